@@ -1,0 +1,73 @@
+"""Where the project's files lie, how they are read, and how they are written: whole or not at all.
+
+Every data file read through :func:`read_text` is remembered, so that the notebook runner can tell ``make`` what a
+figure depends on (:func:`files_read`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from c3lib.errors import C3Error
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "data"
+
+_read: set[Path] = set()
+
+
+def read_text(path: Path | str) -> str:
+    """Text of a data file (UTF-8). Raises :class:`C3Error` when it is missing, unreadable or not text."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise C3Error(f"{path}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise C3Error(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise C3Error(f"{path}: cannot be read: {error.strerror}") from None
+    _read.add(path.resolve())
+    return text
+
+
+def files_read() -> list[Path]:
+    """Every file that :func:`read_text` has read in this process, sorted."""
+    return sorted(_read)
+
+
+def write_bytes(path: Path | str, content: bytes) -> Path:
+    """Write ``content`` to ``path`` atomically: a reader sees the old file or the new one, never a part.
+
+    Raises :class:`C3Error` on a full disk or a missing permission; the old file then stands as it was.
+    """
+    path = Path(path)
+    scratch = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
+            scratch = Path(handle.name)
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        scratch.chmod(0o666 & ~_umask())
+        scratch.replace(path)
+    except OSError as error:
+        raise C3Error(f"{path}: cannot be written: {error.strerror}; nothing was changed") from None
+    finally:
+        if scratch is not None:
+            scratch.unlink(missing_ok=True)
+    return path
+
+
+def write_text(path: Path | str, text: str) -> Path:
+    """:func:`write_bytes` of UTF-8 text."""
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

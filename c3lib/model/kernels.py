@@ -1,0 +1,184 @@
+"""Isolated curves: how long a GEMM or a collective takes alone, as a function of CUs and size.
+
+Everything is vectorised over scenarios: arguments and results broadcast as NumPy arrays. Curves come from the node's
+constants and the tile table below, never from a concurrent measurement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from c3lib.hardware import COLLECTIVES, Node
+from c3lib.workload import DTYPE_BYTES, Scenario
+
+TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (32, 128), (32, 64), (16, 128))
+"""Output tiles (rows, columns) that a BLAS library picks from; our table, with typical sizes of hipBLASLt and cuBLAS."""
+
+TILE_EFFICIENCY = {256: 1.0, 128: 0.95, 64: 0.9, 32: 0.8, 16: 0.7}
+"""Matrix rate of a tile over that of the largest, by its shorter side (modelled: shorter pipelines, less reuse)."""
+
+_ROWS = np.array([tile[0] for tile in TILES], float)
+_COLUMNS = np.array([tile[1] for tile in TILES], float)
+_EFFICIENCY = np.array([TILE_EFFICIENCY[min(tile)] for tile in TILES])
+
+BYTES_PER_LINK_BYTE = 2.0
+"""Memory traffic of a transfer on each GPU: every byte sent is read once, every byte received is written once."""
+
+
+@dataclass(frozen=True)
+class GemmBatch:
+    """GEMMs on one node: arrays of shape ``(scenarios,)``, and ``(scenarios, len(TILES))`` where said."""
+
+    nbytes: NDArray  # compulsory memory traffic
+    tiles: NDArray  # workgroups for each tile of TILES
+    wave_time_s: NDArray  # one tile on one CU while all CUs are busy, for each tile of TILES
+    reads: NDArray  # bytes that the workgroups read, from caches or memory, for each tile of TILES
+
+
+@dataclass(frozen=True)
+class CollectiveBatch:
+    """Collectives as arrays of shape ``(scenarios,)``; ``kind`` indexes :data:`c3lib.hardware.COLLECTIVES`."""
+
+    kind: NDArray
+    sent_bytes: NDArray
+    peers: NDArray
+
+
+def gemm_batch(m: ArrayLike, n: ArrayLike, k: ArrayLike, element_bytes: ArrayLike, node: Node) -> GemmBatch:
+    """Arrays for GEMMs of the given dimensions (elements) and element size (bytes)."""
+    m, n, k, size = (np.asarray(value, float)[..., None] for value in (m, n, k, element_bytes))
+    tiles = np.ceil(m / _ROWS) * np.ceil(n / _COLUMNS)
+    # Matrix units run narrower types faster and wider ones slower, in proportion to their width.
+    rate = node.gpu.matrix_tflops * 1e12 / node.gpu.cus * (2 / size) * _EFFICIENCY
+    return GemmBatch(
+        nbytes=(size * (m * k + k * n + m * n))[..., 0],
+        tiles=tiles,
+        wave_time_s=2 * _ROWS * _COLUMNS * k / rate,
+        reads=size * k * tiles * (_ROWS + _COLUMNS),
+    )
+
+
+def batch(scenarios: Sequence[Scenario], node: Node) -> tuple[GemmBatch, CollectiveBatch]:
+    """Scenarios as arrays."""
+    gemms = [scenario.gemm for scenario in scenarios]
+    collectives = [scenario.collective for scenario in scenarios]
+    return (
+        gemm_batch(
+            [gemm.m for gemm in gemms],
+            [gemm.n for gemm in gemms],
+            [gemm.k for gemm in gemms],
+            [DTYPE_BYTES[gemm.dtype] for gemm in gemms],
+            node,
+        ),
+        CollectiveBatch(
+            kind=np.array([COLLECTIVES.index(item.kind) for item in collectives], int),
+            sent_bytes=np.array([item.sent_bytes for item in collectives], float),
+            peers=np.array([item.ranks - 1 for item in collectives], float),
+        ),
+    )
+
+
+def _tile_times_s(gemm: GemmBatch, cus: ArrayLike, node: Node) -> tuple[NDArray, NDArray]:
+    """Waves and time of the matrix work for each tile, on ``cus`` compute units."""
+    cus = np.asarray(cus, float)[..., None]
+    dies = node.gpu.dies
+    # Workgroups are dealt to the dies in turn, so the fullest die sets the time; a part of a CU holds no workgroup.
+    waves = np.ceil(np.ceil(gemm.tiles / dies) / np.maximum(1, np.floor(cus / dies + 1e-9)))
+    # Power-limited chips clock higher while fewer CUs work; the share that works is the average over the waves.
+    busy = np.clip(gemm.tiles / (waves * node.gpu.cus), 0, 1)
+    return waves, waves * gemm.wave_time_s / (1 + node.gpu.clock_gain * (1 - busy))
+
+
+def compute_time_s(gemm: GemmBatch, cus: ArrayLike, node: Node) -> NDArray:
+    """Time of the matrix work alone: rounds of workgroups times the time of one, for the tile that is fastest there.
+
+    A library picks the tile for the CUs it is given; that keeps a single badly filled wave from doubling the time.
+    """
+    return _tile_times_s(gemm, cus, node)[1].min(axis=-1)
+
+
+def chosen_kernel(gemm: GemmBatch, cus: ArrayLike, node: Node) -> tuple[NDArray, NDArray, NDArray]:
+    """``(tiles, waves, reuse)`` of the kernel a library would run; reuse is tile reads over compulsory traffic, >= 1."""
+    waves, times = _tile_times_s(gemm, cus, node)
+    best = times.argmin(axis=-1)[..., None]
+    tiles, wave_count, reads = (
+        np.take_along_axis(np.broadcast_to(table, times.shape), best, -1)[..., 0] for table in (gemm.tiles, waves, gemm.reads)
+    )
+    return tiles, wave_count, np.maximum(1, reads / gemm.nbytes)
+
+
+def gemm_memory_gbs(cus: ArrayLike, node: Node) -> NDArray:
+    """Memory bandwidth that a GEMM on ``cus`` compute units can draw: by CUs, by memory, less requestor thrash.
+
+    Thrash is gone once a partition step (one CU a die) is withheld: the form behind Fig. 5a of arXiv 2412.14335, where
+    memory-bound GEMMs run up to 10 % *faster* with 8 CUs fewer.
+    """
+    gpu = node.gpu
+    cus = np.asarray(cus, float)
+    crowd = np.clip(1 - (gpu.cus - cus) / gpu.cus_step, 0, 1)
+    return np.minimum(cus * gpu.cu_hbm_gbs, gpu.hbm_gbs) * (1 - node.interference.requestor_thrash * crowd)
+
+
+def memory_time_s(gemm: GemmBatch, cus: ArrayLike, node: Node, extra_bytes: ArrayLike = 0.0) -> NDArray:
+    """Time of a GEMM's memory traffic alone; ``extra_bytes`` are re-reads on top of the compulsory traffic."""
+    return (gemm.nbytes + extra_bytes) / (gemm_memory_gbs(cus, node) * 1e9)
+
+
+def gemm_time_s(gemm: GemmBatch, cus: ArrayLike, node: Node) -> NDArray:
+    """Isolated GEMM time: launch plus the longer of compute and memory (roofline)."""
+    work = np.maximum(compute_time_s(gemm, cus, node), memory_time_s(gemm, cus, node))
+    return node.gpu.launch_us * 1e-6 + work
+
+
+def link_gbs(node: Node, peers: ArrayLike, transport: str) -> NDArray:
+    """Bandwidth out of one GPU over all its links in use, one direction."""
+    links = np.minimum(peers, node.link.count) if node.topology == "mesh" else node.link.count
+    return np.asarray(links * (node.link.dma_gbs if transport == "dma" else node.link.cu_gbs), float)
+
+
+def library_field(collective: CollectiveBatch, node: Node, name: str) -> NDArray:
+    """A constant of the collective library for each scenario's kind."""
+    return np.array([getattr(node.library[kind], name) for kind in COLLECTIVES], float)[collective.kind]
+
+
+def cu_collective_gbs(collective: CollectiveBatch, cus: ArrayLike, node: Node) -> NDArray:
+    """Rate of a CU-driven collective, bytes sent a second: by its CUs or by the links."""
+    return np.minimum(cus * library_field(collective, node, "cu_gbs"), link_gbs(node, collective.peers, "cu"))
+
+
+def cu_collective_latency_s(collective: CollectiveBatch, node: Node) -> NDArray:
+    """Time of a CU-driven collective without its bytes; 0 where there is nothing to send."""
+    return np.where(collective.sent_bytes > 0, library_field(collective, node, "latency_us") * 1e-6, 0.0)
+
+
+def cu_collective_time_s(collective: CollectiveBatch, cus: ArrayLike, node: Node) -> NDArray:
+    """Isolated time of a CU-driven collective, ``t0 + s / B``."""
+    work = collective.sent_bytes / (cu_collective_gbs(collective, cus, node) * 1e9)
+    return cu_collective_latency_s(collective, node) + work
+
+
+def library_time_s(collective: CollectiveBatch, node: Node) -> NDArray:
+    """Isolated time as the vendor's library runs it by default: the ``Tc`` of every metric."""
+    return cu_collective_time_s(collective, library_field(collective, node, "default_cus"), node)
+
+
+def dma_engines(collective: CollectiveBatch, node: Node) -> NDArray:
+    """Engines that a flat plan uses: one a peer, as far as there are engines."""
+    return np.minimum(collective.peers, node.dma.peer_engines)
+
+
+def dma_latency_s(collective: CollectiveBatch, node: Node) -> NDArray:
+    """Time of a DMA collective without its bytes: a copy, a command for each peer, a start for each further engine."""
+    engines = dma_engines(collective, node)
+    cost_us = node.dma.copy_us + node.dma.command_us * collective.peers + node.dma.engine_us * (engines - 1)
+    return np.where(collective.sent_bytes > 0, cost_us * 1e-6, 0.0)
+
+
+def dma_collective_time_s(collective: CollectiveBatch, node: Node) -> NDArray:
+    """Isolated time of a DMA collective, ``t0 + s / B``."""
+    work = collective.sent_bytes / (link_gbs(node, collective.peers, "dma") * 1e9)
+    return dma_latency_s(collective, node) + work

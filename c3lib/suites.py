@@ -1,0 +1,101 @@
+"""Suites of scenarios: fixed ones from ``data/suites/<name>.csv`` and random realistic ones for held-out tests."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+
+from c3lib.errors import C3Error, unknown
+from c3lib.files import DATA, read_text
+from c3lib.hardware import COLLECTIVES, Node
+from c3lib.workload import Collective, Gemm, Scenario
+
+COLUMNS = ("name", "m", "n", "k", "dtype", "collective", "nbytes", "origin")
+
+MATRICES = {
+    "70b-qkv": (10240, 8192),
+    "70b-o": (8192, 8192),
+    "70b-gateup": (57344, 8192),
+    "70b-down": (8192, 28672),
+    "405b-qkv": (18432, 16384),
+    "405b-o": (16384, 16384),
+    "405b-gateup": (106496, 16384),
+    "405b-down": (16384, 53248),
+    "8x7b-gateup": (28672, 4096),
+    "8x7b-down": (4096, 14336),
+}
+"""Weight matrices N x K of Llama-2-70B, Llama-3-405B and Mixtral-8x7B, from the public model configurations."""
+
+
+def suite_names(folder: Path = DATA / "suites") -> list[str]:
+    """Names of the suites that have a file."""
+    return sorted(path.stem for path in folder.glob("*.csv"))
+
+
+def load_suite(name: str, ranks: int, folder: Path = DATA / "suites") -> list[Scenario]:
+    """Scenarios of ``<folder>/<name>.csv`` for a node of ``ranks`` GPUs; ``nbytes`` in the file is the total.
+
+    Raises:
+        C3Error: unknown suite, wrong columns, a value out of range (file, line and column named), a repeated name.
+    """
+    if name not in suite_names(folder):
+        raise unknown("suite", name, suite_names(folder))
+    path = folder / f"{name}.csv"
+    reader = csv.DictReader(io.StringIO(read_text(path)), strict=True)
+    scenarios: dict[str, Scenario] = {}
+    try:
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise C3Error(f"columns must be {','.join(COLUMNS)}, not {','.join(reader.fieldnames or ()) or 'an empty file'}")
+        for row in reader:
+            scenario = _scenario(row, ranks)
+            if scenario.name in scenarios:
+                raise C3Error(f"name {scenario.name!r} stands twice")
+            scenarios[scenario.name] = scenario
+    except (C3Error, csv.Error) as error:
+        raise C3Error(f"{path}, line {max(1, reader.line_num)}: {error}") from None
+    if not scenarios:
+        raise C3Error(f"{path}: holds no scenario")
+    return list(scenarios.values())
+
+
+def _scenario(row: dict, ranks: int) -> Scenario:
+    if None in row or None in row.values():
+        raise C3Error(f"expected {len(COLUMNS)} values")
+    numbers = {}
+    for column in ("m", "n", "k", "nbytes"):
+        try:
+            numbers[column] = int(row[column])
+        except ValueError:
+            raise C3Error(f"{column} must be a whole number, not {row[column]!r}") from None
+    if not row["name"]:
+        raise C3Error("name must not be empty")
+    gemm = Gemm(numbers["m"], numbers["n"], numbers["k"], row["dtype"])
+    return Scenario(row["name"], gemm, Collective(row["collective"], numbers["nbytes"], ranks), row["origin"])
+
+
+def random_suite(count: int, node: Node, seed: int = 0) -> list[Scenario]:
+    """``count`` random realistic scenarios: a model matrix, 16 to 16384 tokens, an AG or A2A of 128 MiB to 4 GiB.
+
+    Token counts and sizes are log-uniform (tokens in multiples of 16, sizes in MiB); the shapes of ``conccl30`` are
+    left out, so that a rule scored here has not seen its cases.
+    """
+    if count < 1:
+        raise C3Error(f"random suite: count must be at least 1, not {count!r}")
+    rng = np.random.default_rng(seed)
+    seen = {scenario.gemm for scenario in load_suite("conccl30", node.ranks)}
+    names = list(MATRICES)
+    scenarios: list[Scenario] = []
+    while len(scenarios) < count:
+        matrix = names[rng.integers(len(names))]
+        tokens = 16 * int(2 ** rng.uniform(0, 10))
+        size_mib = int(2 ** rng.uniform(7, 12))
+        gemm = Gemm(tokens, *MATRICES[matrix])
+        if gemm in seen:
+            continue
+        kind = COLLECTIVES[rng.integers(len(COLLECTIVES))]
+        name = f"{matrix}-{tokens}-{kind}-{size_mib}-{len(scenarios)}"
+        scenarios.append(Scenario(name, gemm, Collective(kind, size_mib * 2**20, node.ranks), f"random, seed {seed}"))
+    return scenarios
