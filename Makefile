@@ -1,0 +1,146 @@
+# Type `make` for a list of what there is to make. Needs GNU make 4.3 or newer and Python 3.11 or newer, nothing else.
+
+SHELL := /bin/sh
+.SHELLFLAGS := -ec
+.ONESHELL:
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --jobs=2# a -j on the command line wins over this one
+
+# --- What the command line may set -----------------------------------------------------------------------------------
+
+# Parameters of the notebooks. Any of them makes another variant, with a build folder and a figures folder of its own,
+# so that the figures in figures/ are always those of the defaults.
+lower_NODE := node
+lower_BACKEND := backend
+lower_SUITE := suite
+lower_REPEATS := repeats
+known := NODE BACKEND SUITE REPEATS PYTHON VENV
+
+from-command-line = $(filter command,$(firstword $(origin $1)))
+$(foreach v,$(.VARIABLES),$(if $(call from-command-line,$v),$(if $(filter $v,$(known)),,\
+  $(error unknown variable $v; known: $(known)))))
+
+given := $(strip $(foreach p,NODE BACKEND SUITE REPEATS,$(if $(call from-command-line,$p),$(if $(strip $($p)),$p))))
+values := $(foreach p,$(given),$(lower_$p)-$($p))
+$(foreach c,: % \# " ' ; * ?,$(if $(findstring $c,$(values)),$(error $(given): a value may not contain $c)))
+empty :=
+variant := $(if $(given),$(subst /,_,$(subst $(empty) $(empty),.,$(values))),default)
+BUILD := build/$(variant)
+FIGURES := figures$(if $(given),/$(variant))
+REPORT := build$(if $(given),/$(variant))/report.html
+
+# --- The environment -------------------------------------------------------------------------------------------------
+
+# `make VENV=/path` uses an environment that you keep (conda's, say): nothing is installed into it.
+ifeq ($(origin VENV),command line)
+ready-figures :=
+ready-all :=
+else
+VENV := .venv
+ready-figures := .venv/.ready-figures
+ready-all := .venv/.ready-all
+endif
+PY := $(VENV)/bin/python
+
+# Set-up begins afresh when it never got to its end, was cut short later, or when its Python has gone.
+afresh := $(if $(and $(realpath .venv/bin/python),$(wildcard .venv/.ready-figures)),$(wildcard .venv/.unfinished),yes)
+
+candidates := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
+
+define find-python
+python=
+for p in $(candidates); do
+  if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$p; break; fi
+done
+if [ -z "$$python" ]; then
+  echo "error: needs Python 3.11 or newer, found none ($(candidates)); install one or name it: make PYTHON=/path/to/python3" >&2
+  exit 1
+fi
+if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then
+  echo "error: $$python lacks its venv module; install it (Debian, Ubuntu: apt install python3-venv)" >&2
+  exit 1
+fi
+endef
+
+# While .unfinished exists, pip may have left packages half installed; a pip that failed on its own has changed nothing.
+define install
+trap 'exit 130' INT TERM
+touch .venv/.unfinished
+.venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$1]' || {
+  rm -f .venv/.unfinished
+  echo "error: pip could not install what pyproject.toml asks for; its message is above" >&2
+  exit 1
+}
+rm -f .venv/.unfinished
+touch $@
+endef
+
+.venv/.ready-figures: pyproject.toml constraints.txt $(if $(afresh),afresh)
+	@if [ -n "$(afresh)" ]; then
+	  $(find-python)
+	  echo "Setting up .venv with $$($$python --version): once, one to three minutes, 600 MB of disk ..."
+	  "$$python" -m venv --clear .venv
+	else
+	  echo "pyproject.toml or constraints.txt changed: bringing .venv up to date ..."
+	fi
+	$(call install,notebooks)
+
+.venv/.ready-all: .venv/.ready-figures
+	@echo "Adding torch and the test tools to .venv: once, one to five minutes, 1 GB of disk (3 to 6 GB where torch brings CUDA) ..."
+	$(call install,notebooks$(comma)gpu$(comma)test)
+
+comma := ,
+.PHONY: afresh a-figure-is-gone
+afresh a-figure-is-gone:
+
+# --- Figures ---------------------------------------------------------------------------------------------------------
+
+notebooks := $(sort $(wildcard notebooks/*.ipynb))
+names := $(notebooks:notebooks/%.ipynb=%)
+done := $(names:%=$(BUILD)/%.done)
+
+.PHONY: figures report lab test lint bench clean help
+
+figures: $(done) ## make every figure; again at once: only those whose notebook, data or code changed
+	@echo "$(words $(names)) notebooks are up to date; their figures are in $(FIGURES)/"
+
+# What else a notebook depends on (data files it read, modules it imported) is in a .d file that its run wrote.
+$(done): $(BUILD)/%.done: notebooks/%.ipynb | $(ready-figures)
+	@$(PY) -m c3lib.book $< --quiet --out $(FIGURES) --build $(BUILD) $(foreach p,$(given),--if-known '$(lower_$p)=$($p)')
+
+-include $(names:%=$(BUILD)/%.d)
+
+report: figures ## one HTML page with all executed notebooks
+	@$(PY) -m c3lib.report --build $(BUILD) --out $(REPORT)
+
+lab: $(ready-all) ## open the notebooks in JupyterLab
+	@exec $(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
+
+# --- Checks ----------------------------------------------------------------------------------------------------------
+
+test: lint ## lint, then every tier of tests that this machine can run
+	@exec $(PY) -m pytest -n 2 --dist worksteal -p no:benchmark
+
+lint: $(ready-all) ## style, types and spelling
+	@$(PY) -m ruff check --quiet
+	$(PY) -m ruff format --check --quiet
+	$(PY) -m codespell_lib
+	$(PY) -m mypy --no-error-summary
+
+bench: $(ready-all) ## speed and memory, by pytest-benchmark
+	@exec $(PY) -m pytest benchmarks --benchmark-columns=min,median,iqr,ops,rounds
+
+clean: ## remove all that make made, but for the published figures
+	@rm -rf build .venv *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks figures/*/
+	find c3lib tests benchmarks notebooks -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
+
+help: ## print this
+	@echo "make TARGET [-j N], where TARGET is one of"
+	sed -n 's/^\([a-z]*\):.*## \(.*\)/\1	\2/p' Makefile | while IFS='	' read -r target what; do
+	  printf '  %-8s %s\n' "$$target" "$$what"
+	done
+	echo "Parameters, for a variant of the figures in a folder of its own (figures/node-h200_1/):"
+	echo "  make figures NODE=h200_1 BACKEND=model SUITE=conccl30 REPEATS=9"
+	echo "Environment: PYTHON=/path/to/python3 to set .venv up with; VENV=/path to use one that you keep."
