@@ -101,7 +101,7 @@ notebooks := $(sort $(wildcard notebooks/*.ipynb))
 names := $(notebooks:notebooks/%.ipynb=%)
 done := $(names:%=$(BUILD)/%.done)
 
-.PHONY: figures report lab test lint bench clean help
+.PHONY: figures report lab test style lint bench clean help
 
 figures: $(done) ## make every figure; again at once: only those whose notebook, data or code changed
 	@echo "$(words $(names)) notebooks are up to date; their figures are in $(FIGURES)/"
@@ -120,14 +120,16 @@ lab: $(ready-all) ## open the notebooks in JupyterLab
 
 # --- Checks ----------------------------------------------------------------------------------------------------------
 
-test: lint ## lint, then every tier of tests that this machine can run
+test: style ## style, then every tier of tests that this machine can run
 	@exec $(PY) -m pytest -n 2 --dist worksteal -p no:benchmark
 
-lint: $(ready-all) ## style, types and spelling
+style: $(ready-all)
 	@$(PY) -m ruff check --quiet
 	$(PY) -m ruff format --check --quiet
 	$(PY) -m codespell_lib
-	$(PY) -m mypy --no-error-summary
+
+lint: style ## style and spelling, then types
+	@$(PY) -m mypy --no-error-summary
 
 bench: $(ready-all) ## speed and memory, by pytest-benchmark
 	@exec $(PY) -m pytest benchmarks --benchmark-columns=min,median,iqr,ops,rounds

@@ -87,7 +87,9 @@ def _chapter(path: Path) -> Chapter:
         if drawing:  # as an image: drawings in one page would share the ids that matplotlib gives their parts
             code = base64.b64encode("".join(drawing).encode()).decode()
             output.data["text/html"] = f'<img alt="figure" src="data:image/svg+xml;base64,{code}">'
-    exporter = HTMLExporter(raw_template=_FOLDED, anchor_link_text="")
+    exporter = HTMLExporter(
+        raw_template=_FOLDED, anchor_link_text="", exclude_input_prompt=True, exclude_output_prompt=True
+    )
     body, _ = exporter.from_notebook_node(node)
     # Anchors of headings are made of their text, which two notebooks may share, so the notebook's name goes in front.
     body = re.sub(r'(<h[1-6][^>]*\bid=")', rf"\g<1>{path.stem}-", body)
