@@ -21,9 +21,8 @@ TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (
 TILE_EFFICIENCY = {256: 1.0, 128: 0.95, 64: 0.9, 32: 0.8, 16: 0.7}
 """Matrix rate of a tile over that of the largest, by its shorter side (modelled: shorter pipelines, less reuse)."""
 
-_ROWS = np.array([tile[0] for tile in TILES], float)
-_COLUMNS = np.array([tile[1] for tile in TILES], float)
-_EFFICIENCY = np.array([TILE_EFFICIENCY[min(tile)] for tile in TILES])
+_ROWS, _COLUMNS = (np.array(side, float)[:, None] for side in zip(*TILES))  # (tiles, 1): batches lie on the last axis
+_EFFICIENCY = np.array([TILE_EFFICIENCY[min(tile)] for tile in TILES])[:, None]
 
 BYTES_PER_LINK_BYTE = 2.0
 """Memory traffic of a transfer on each GPU: every byte sent is read once, every byte received is written once."""
@@ -31,12 +30,14 @@ BYTES_PER_LINK_BYTE = 2.0
 
 @dataclass(frozen=True)
 class GemmBatch:
-    """GEMMs on one node: arrays of shape ``(scenarios,)``, and ``(scenarios, len(TILES))`` where said."""
+    """GEMMs on one node: arrays ``(batch,)``; the last two hold a row for each tile of :data:`TILES`."""
 
     nbytes: NDArray  # compulsory memory traffic
-    tiles: NDArray  # workgroups for each tile of TILES
-    wave_time_s: NDArray  # one tile on one CU while all CUs are busy, for each tile of TILES
-    reads: NDArray  # bytes that the workgroups read, from caches or memory, for each tile of TILES
+    workgroups: NDArray  # of the kernel that the library runs on all CUs
+    waves: NDArray  # rounds in which all CUs run them
+    beyond_l2_bytes: NDArray  # see gemm_batch
+    die_tiles: NDArray  # (tiles, batch): workgroups of the fullest die
+    wave_time_s: NDArray  # (tiles, batch): one tile on one CU while all CUs are busy
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,31 @@ class CollectiveBatch:
 
 
 def gemm_batch(m: ArrayLike, n: ArrayLike, k: ArrayLike, element_bytes: ArrayLike, node: Node) -> GemmBatch:
-    """Arrays for GEMMs of the given dimensions (elements) and element size (bytes)."""
-    m, n, k, size = (np.asarray(value, float)[..., None] for value in (m, n, k, element_bytes))
+    """Arrays for GEMMs of the given dimensions (elements) and element size (bytes).
+
+    Traffic beyond the L2 caches (on MI300X: into the Infinity Cache): the CUs of a die work on a square block of tiles at
+    a time and share its rows and columns through their L2, so of the workgroups' reads one in ``sqrt(CUs a die)`` leaves
+    it (ours: perfect sharing inside a die, none between dies), and never less than the compulsory traffic.
+    """
+    m, n, k, size = (np.asarray(value, float) for value in np.broadcast_arrays(m, n, k, element_bytes))
+    gpu = node.gpu
     tiles = np.ceil(m / _ROWS) * np.ceil(n / _COLUMNS)
+    die_tiles = np.ceil(tiles / gpu.dies)
     # Matrix units run narrower types faster and wider ones slower, in proportion to their width.
-    rate = node.gpu.matrix_tflops * 1e12 / node.gpu.cus * (2 / size) * _EFFICIENCY
+    rate = gpu.matrix_tflops * 1e12 / gpu.cus * (2 / size) * _EFFICIENCY
+    wave_time_s = 2 * _ROWS * _COLUMNS * k / rate
+    waves, times = _tile_times_s(die_tiles, wave_time_s, gpu.cus, node)
+    best = times.argmin(axis=0)[None]
+    pick = lambda table: np.take_along_axis(table, best, 0)[0]  # noqa: E731
+    nbytes = size * (m * k + k * n + m * n)
+    reads = size * k * pick(tiles * (_ROWS + _COLUMNS))
     return GemmBatch(
-        nbytes=(size * (m * k + k * n + m * n))[..., 0],
-        tiles=tiles,
-        wave_time_s=2 * _ROWS * _COLUMNS * k / rate,
-        reads=size * k * tiles * (_ROWS + _COLUMNS),
+        nbytes=nbytes,
+        workgroups=pick(tiles),
+        waves=pick(waves),
+        beyond_l2_bytes=np.maximum(nbytes, reads / np.sqrt(gpu.cus / gpu.dies)),
+        die_tiles=die_tiles,
+        wave_time_s=wave_time_s,
     )
 
 
@@ -82,15 +98,16 @@ def batch(scenarios: Sequence[Scenario], node: Node) -> tuple[GemmBatch, Collect
     )
 
 
-def _tile_times_s(gemm: GemmBatch, cus: ArrayLike, node: Node) -> tuple[NDArray, NDArray]:
-    """Waves and time of the matrix work for each tile, on ``cus`` compute units."""
-    cus = np.asarray(cus, float)[..., None]
-    dies = node.gpu.dies
+def _tile_times_s(die_tiles: NDArray, wave_time_s: NDArray, cus: ArrayLike, node: Node) -> tuple[NDArray, NDArray]:
+    """Waves and time of the matrix work for each tile on ``cus`` compute units, ``(tiles, batch)``."""
+    gpu = node.gpu
     # Workgroups are dealt to the dies in turn, so the fullest die sets the time; a part of a CU holds no workgroup.
-    waves = np.ceil(np.ceil(gemm.tiles / dies) / np.maximum(1, np.floor(cus / dies + 1e-9)))
-    # Power-limited chips clock higher while fewer CUs work; the share that works is the average over the waves.
-    busy = np.clip(gemm.tiles / (waves * node.gpu.cus), 0, 1)
-    return waves, waves * gemm.wave_time_s / (1 + node.gpu.clock_gain * (1 - busy))
+    waves = np.ceil(die_tiles / np.maximum(1, np.floor(np.asarray(cus, float) / gpu.dies + 1e-9)))
+    times = waves * wave_time_s
+    if gpu.clock_gain:
+        # Power-limited chips clock higher while fewer CUs work; the share that works is the average over the waves.
+        times /= 1 + gpu.clock_gain * (1 - np.minimum(die_tiles * gpu.dies / (waves * gpu.cus), 1))
+    return waves, times
 
 
 def compute_time_s(gemm: GemmBatch, cus: ArrayLike, node: Node) -> NDArray:
@@ -98,17 +115,7 @@ def compute_time_s(gemm: GemmBatch, cus: ArrayLike, node: Node) -> NDArray:
 
     A library picks the tile for the CUs it is given; that keeps a single badly filled wave from doubling the time.
     """
-    return _tile_times_s(gemm, cus, node)[1].min(axis=-1)
-
-
-def chosen_kernel(gemm: GemmBatch, cus: ArrayLike, node: Node) -> tuple[NDArray, NDArray, NDArray]:
-    """``(tiles, waves, reuse)`` of the kernel a library would run; reuse is tile reads over compulsory traffic, >= 1."""
-    waves, times = _tile_times_s(gemm, cus, node)
-    best = times.argmin(axis=-1)[..., None]
-    tiles, wave_count, reads = (
-        np.take_along_axis(np.broadcast_to(table, times.shape), best, -1)[..., 0] for table in (gemm.tiles, waves, gemm.reads)
-    )
-    return tiles, wave_count, np.maximum(1, reads / gemm.nbytes)
+    return _tile_times_s(gemm.die_tiles, gemm.wave_time_s, cus, node)[1].min(axis=0)
 
 
 def gemm_memory_gbs(cus: ArrayLike, node: Node) -> NDArray:

@@ -1,0 +1,56 @@
+"""The law of sharing: what each of several running tasks gets of a resource that all of them want."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def waterfill(demand: NDArray, capacity: float) -> NDArray:
+    """Max-min fair grant of one resource. ``demand`` has shape ``(tasks, ...)``; the grant has the same.
+
+    Small demands are met in full and the rest is split evenly among the others: what a memory system does whose queues
+    are served in turn. The grants sum to ``min(capacity, total demand)`` and none exceeds its demand.
+    """
+    order = np.argsort(demand, axis=0)
+    ranked = np.take_along_axis(demand, order, 0)
+    tasks = len(demand)
+    left = np.full(demand.shape[1:], float(capacity))
+    for position in range(tasks):
+        ranked[position] = np.minimum(ranked[position], left / (tasks - position))
+        left = left - ranked[position]
+    grant = np.empty_like(ranked)
+    np.put_along_axis(grant, order, ranked, 0)
+    return grant
+
+
+def queued_rates(
+    by_units: NDArray, by_path: NDArray, traffic: NDArray, sensitive: NDArray, capacity: float, coefficient: ArrayLike
+) -> NDArray:
+    """Rates of tasks that slow one another through memory latency, shape ``(tasks, ...)``.
+
+    A kernel on CUs keeps a bounded number of loads in flight, so what its CUs can do falls in proportion to latency,
+    and latency grows with the traffic of the others (first order)::
+
+        rate_i = min(by_path_i, by_units_i / (1 + coefficient * sum_{j != i} rate_j * traffic_j / capacity))
+
+    Args:
+        by_units: rate that a task's CUs or engine sustain with an idle memory system.
+        by_path: rate that links allow; inf where there is none.
+        traffic: memory traffic of the whole task, bytes.
+        sensitive: whether a task waits for its loads (CU kernels do, DMA engines do not), ``(tasks,)``.
+        capacity: memory bandwidth, B/s.
+        coefficient: the node's ``interference.memory_queueing``, a number or an array of the shape ``...``.
+
+    The rates are the fixed point, found by iteration (each pass shrinks the error several times).
+    """
+    rate = np.minimum(by_units, by_path)
+    load_factor = np.stack(np.broadcast_arrays(*(np.asarray(coefficient) * waits / capacity for waits in sensitive)))
+    load_factor = load_factor.reshape(load_factor.shape + (1,) * (rate.ndim - load_factor.ndim))
+    for _ in range(200):
+        load = rate * traffic
+        others = load.sum(axis=0) - load
+        previous, rate = rate, np.minimum(by_path, by_units / (1 + load_factor * others))
+        if np.all(np.abs(rate - previous) <= 1e-9 * previous):
+            break
+    return rate
