@@ -104,7 +104,7 @@ done := $(names:%=$(BUILD)/%.done)
 .PHONY: figures report lab test style lint bench clean help
 
 figures: $(done) ## make every figure; again at once: only those whose notebook, data or code changed
-	@echo "$(words $(names)) notebooks are up to date; their figures are in $(FIGURES)/"
+	@echo "up to date: $(words $(names)) of $(words $(names)) notebooks; their figures are in $(FIGURES)/"
 
 # What else a notebook depends on (data files it read, modules it imported) is in a .d file that its run wrote.
 $(done): $(BUILD)/%.done: notebooks/%.ipynb | $(ready-figures)

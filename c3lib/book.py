@@ -224,9 +224,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write(f"{args.notebook.stem}: interrupted; nothing was published\n")
         return 130
-    sys.stdout.write(
-        f"{result.name}: {len(result.published)} files in {shown(args.out.resolve())}/, {result.time_s:.1f} s\n"
-    )
+    files = f"{len(result.published)} file{'' if len(result.published) == 1 else 's'}"
+    sys.stdout.write(f"{result.name}: {files} in {shown(args.out.resolve())}/, {result.time_s:.1f} s\n")
     return 0
 
 

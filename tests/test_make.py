@@ -83,7 +83,7 @@ def test_a_figure_is_redone_when_what_it_depends_on_changes_and_only_then(projec
     started = time.monotonic()
     status, out, err = project.make("figures")
     assert time.monotonic() - started < 2
-    assert (status, out, err) == (0, "2 notebooks are up to date; their figures are in figures/\n", "")
+    assert (status, out, err) == (0, "up to date: 2 of 2 notebooks; their figures are in figures/\n", "")
 
     cases = {
         "data/a.txt": {"01_a"},
@@ -126,7 +126,7 @@ def test_a_failed_notebook_fails_make_and_leaves_its_figure_and_the_others(proje
     assert "error: notebooks/01_a.ipynb: cell 3 " in err
     assert "NameError: name 'text' is not defined" in err
     assert (project.folder / "figures" / "a.svg").read_text() == "old"
-    assert out.startswith("02_b: 1 files in figures/")
+    assert out.startswith("02_b: 1 file in figures/")
     assert project.would_redo() == {"01_a"}
 
 
