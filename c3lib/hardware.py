@@ -240,7 +240,9 @@ def _read_constant(path: Path, key: str, entry: Any, meta: Mapping) -> Constant:
     if meta["whole"] and value != int(value):
         raise C3Error(f"{path}: {key}.value must be a whole number, not {value!r}")
     if not meta["low"] <= value <= meta["high"]:
-        raise C3Error(f"{path}: {key}.value must lie in [{meta['low']:g}, {meta['high']:g}] {meta['unit']}, not {value!r}")
+        raise C3Error(
+            f"{path}: {key}.value must lie in [{meta['low']:g}, {meta['high']:g}] {meta['unit']}, not {value!r}"
+        )
     if entry["unit"] != meta["unit"]:
         raise C3Error(f"{path}: {key}.unit must be {meta['unit']!r}, not {entry['unit']!r}")
     if entry["evidence"] not in EVIDENCE:
@@ -255,7 +257,10 @@ def _read_constant(path: Path, key: str, entry: Any, meta: Mapping) -> Constant:
 def _check_together(path: Path, node: Node) -> None:
     """Values that are possible alone but not together."""
     checks = [
-        (node.gpu.cus % node.gpu.dies == 0, f"gpu.cus ({node.gpu.cus}) must be a multiple of gpu.dies ({node.gpu.dies})"),
+        (
+            node.gpu.cus % node.gpu.dies == 0,
+            f"gpu.cus ({node.gpu.cus}) must be a multiple of gpu.dies ({node.gpu.dies})",
+        ),
         (node.link.dma_gbs <= node.link.peak_gbs, "link.dma_gbs must not exceed link.peak_gbs"),
         (node.link.cu_gbs <= node.link.peak_gbs, "link.cu_gbs must not exceed link.peak_gbs"),
         (node.dma.peer_engines <= node.dma.engines, "dma.peer_engines must not exceed dma.engines"),

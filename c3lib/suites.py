@@ -48,7 +48,9 @@ def load_suite(name: str, ranks: int, folder: Path = DATA / "suites") -> list[Sc
     scenarios: dict[str, Scenario] = {}
     try:
         if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise C3Error(f"columns must be {','.join(COLUMNS)}, not {','.join(reader.fieldnames or ()) or 'an empty file'}")
+            raise C3Error(
+                f"columns must be {','.join(COLUMNS)}, not {','.join(reader.fieldnames or ()) or 'an empty file'}"
+            )
         for row in reader:
             scenario = _scenario(row, ranks)
             if scenario.name in scenarios:

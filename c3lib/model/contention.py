@@ -184,7 +184,9 @@ class SharedGpu:
         """Rates of head, tail and collective for :func:`c3lib.model.fluid.run`."""
         beside = running[:, COLLECTIVE]
         head, gemm = running[:, HEAD], running[:, HEAD] | running[:, TAIL]
-        gemm_rate = np.where(beside, np.where(head, self.early.gemm_rate, self.late.gemm_rate), self.gemm_only.gemm_rate)
+        gemm_rate = np.where(
+            beside, np.where(head, self.early.gemm_rate, self.late.gemm_rate), self.gemm_only.gemm_rate
+        )
         alone = self.collective_only.collective_rate
         rate = np.where(gemm, np.where(head, self.early.collective_rate, self.late.collective_rate), alone)
         return np.stack([gemm_rate, gemm_rate, rate], -1)

@@ -1,0 +1,64 @@
+"""What a backend is: something that says how long a scenario takes under a strategy, and what kind of evidence that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, Sequence
+
+from numpy.typing import NDArray
+
+from c3lib.errors import unknown
+from c3lib.hardware import Node
+from c3lib.strategy import Strategy
+from c3lib.workload import Scenario
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds and CU counts of one strategy over some scenarios, arrays ``(scenarios,)``.
+
+    ``verified`` is True where every transferred byte was compared and right; ``path`` says which engine or kernel moved
+    the bytes and how that was established.
+    """
+
+    gemm_alone_s: NDArray
+    collective_alone_s: NDArray
+    gemm_end_s: NDArray
+    collective_end_s: NDArray
+    concurrent_s: NDArray
+    cus_taken: NDArray
+    verified: NDArray
+    path: str
+
+
+class Backend(Protocol):
+    """A backend for one node. A deterministic one is asked once for all scenarios of a strategy, any other once for each
+    scenario, strategy and repetition, in shuffled order."""
+
+    name: str
+    evidence: str  # "modelled" or "measured"
+    deterministic: bool
+
+    def __init__(self, node: Node) -> None: ...
+
+    def run(self, scenarios: Sequence[Scenario], strategy: Strategy, repetition: int) -> Timings:
+        """Run the scenarios under the strategy."""
+        ...
+
+
+_BACKENDS = {"model": ("modelled", "Modelled")}
+"""Name to module and class; a module is imported only when its backend is used."""
+
+
+def backend_names() -> list[str]:
+    """Names that :func:`open_backend` takes."""
+    return sorted(_BACKENDS)
+
+
+def open_backend(name: str, node: Node) -> Backend:
+    """The backend of that name for a node. Raises :class:`C3Error` for an unknown name."""
+    if name not in _BACKENDS:
+        raise unknown("backend", name, _BACKENDS)
+    module, kind = _BACKENDS[name]
+    return getattr(import_module(f"c3lib.backends.{module}"), kind)(node)

@@ -1,0 +1,142 @@
+"""Runs a suite under strategies on a backend and returns tidy rows (:data:`c3lib.schema.RESULTS`)."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+from typing import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from c3lib import metrics
+from c3lib.backends.base import Backend, Timings, open_backend
+from c3lib.errors import C3Error
+from c3lib.hardware import Node, load_node
+from c3lib.strategy import STRATEGIES, Strategy, strategy
+from c3lib.suites import load_suite
+from c3lib.workload import Scenario, length_class
+
+
+def run_suite(
+    node: str | Node = "mi300x_8",
+    suite: str | Sequence[Scenario] = "conccl30",
+    strategies: Iterable[str] = tuple(STRATEGIES),
+    backend: str = "model",
+    repeats: int = 1,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """One row a scenario, strategy and repetition.
+
+    A deterministic backend (the model) is run once whatever ``repeats`` says: repeating it would only look like
+    evidence. Any other backend runs all arms interleaved, in an order shuffled by ``seed``.
+
+    Raises:
+        C3Error: unknown node, suite, strategy or backend; ``repeats`` below 1; an empty suite.
+    """
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise C3Error(f"repeats must be a whole number of at least 1, not {repeats!r}")
+    node = load_node(node) if isinstance(node, str) else node
+    label = suite if isinstance(suite, str) else "ad hoc"
+    scenarios = load_suite(suite, node.ranks) if isinstance(suite, str) else list(suite)
+    chosen = [strategy(name) for name in strategies]
+    if not scenarios or not chosen:
+        raise C3Error("run: needs at least one scenario and one strategy")
+    runner = open_backend(backend, node)
+    frames = [
+        _rows(node, label, runner, part, how, repetition, runner.run(part, how, repetition))
+        for part, how, repetition in _arms(runner, scenarios, chosen, repeats, seed)
+    ]
+    order = {scenario.name: index for index, scenario in enumerate(scenarios)}
+    rank = {how.name: index for index, how in enumerate(chosen)}
+    frame = pd.concat(frames, ignore_index=True)
+    keys = pd.DataFrame({"a": frame["scenario"].map(order), "b": frame["strategy"].map(rank), "c": frame["repetition"]})
+    return frame.loc[keys.sort_values(["a", "b", "c"]).index].reset_index(drop=True)
+
+
+def _arms(
+    backend: Backend, scenarios: list[Scenario], strategies: list[Strategy], repeats: int, seed: int
+) -> list[tuple[list[Scenario], Strategy, int]]:
+    if backend.deterministic:
+        return [(scenarios, how, 0) for how in strategies]
+    arms = [([scenario], how, turn) for turn, scenario, how in product(range(repeats), scenarios, strategies)]
+    random.Random(seed).shuffle(arms)
+    return arms
+
+
+def _rows(
+    node: Node, suite: str, backend: Backend, scenarios: list[Scenario], how: Strategy, repetition: int, times: Timings
+) -> pd.DataFrame:
+    ideal = metrics.ideal_speedup(times.gemm_alone_s, times.collective_alone_s)
+    speedup = metrics.realised_speedup(times.gemm_alone_s, times.collective_alone_s, times.concurrent_s)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slowed = np.where(times.collective_alone_s > 0, times.collective_end_s / times.collective_alone_s, np.nan)
+    return pd.DataFrame(
+        {
+            "node": node.name,
+            "suite": suite,
+            "backend": backend.name,
+            "evidence": backend.evidence,
+            "scenario": [scenario.name for scenario in scenarios],
+            "gemm": [str(scenario.gemm) for scenario in scenarios],
+            "dtype": [scenario.gemm.dtype for scenario in scenarios],
+            "bound": [scenario.gemm.bound(node.gpu) for scenario in scenarios],
+            "collective": [scenario.collective.kind for scenario in scenarios],
+            "ranks": [scenario.collective.ranks for scenario in scenarios],
+            "total_bytes": [scenario.collective.nbytes for scenario in scenarios],
+            "rank_bytes": [scenario.collective.rank_bytes for scenario in scenarios],
+            "length_class": [length_class(*pair) for pair in zip(times.gemm_alone_s, times.collective_alone_s)],
+            "strategy": how.name,
+            "oracle": how.oracle,
+            "repetition": repetition,
+            "cus_taken": times.cus_taken,
+            "gemm_alone_s": times.gemm_alone_s,
+            "collective_alone_s": times.collective_alone_s,
+            "gemm_end_s": times.gemm_end_s,
+            "collective_end_s": times.collective_end_s,
+            "concurrent_s": times.concurrent_s,
+            "ideal": ideal,
+            "speedup": speedup,
+            "fraction_of_ideal": metrics.fraction_of_ideal(speedup, ideal),
+            "gemm_slowdown": times.gemm_end_s / times.gemm_alone_s,
+            "collective_slowdown": slowed,
+            "unstable_ideal": ideal < metrics.UNSTABLE_IDEAL,
+            "verified": times.verified,
+            "path": times.path,
+        }
+    )
+
+
+def summarise(rows: pd.DataFrame, by: Sequence[str] = ("strategy",), seed: int = 0) -> pd.DataFrame:
+    """Means over scenarios with a bootstrap 95 % interval, one row a group, in order of first appearance.
+
+    Repetitions are first reduced to their median. Columns: ``by``, ``scenarios``, ``fraction_of_ideal`` (mean F),
+    ``low``, ``high`` (interval of the mean), ``fraction_of_means``, ``speedup`` (mean S), ``speedup_max``, ``ideal``
+    (mean I), ``oracle``, ``evidence``.
+    """
+    arms = ["node", "scenario", "strategy"]
+    numbers = ["fraction_of_ideal", "speedup", "ideal"]
+    keep = [name for name in dict.fromkeys([*by, "oracle", "evidence"]) if name not in arms]
+    per_scenario = rows.groupby(arms, sort=False).agg(
+        {**dict.fromkeys(numbers, "median"), **dict.fromkeys(keep, "first")}
+    )
+    table = []
+    for key, group in per_scenario.reset_index().groupby(list(by), sort=False):
+        fractions = group["fraction_of_ideal"].dropna()
+        low, high = metrics.bootstrap_interval(fractions, seed=seed) if len(fractions) else (np.nan, np.nan)
+        table.append(
+            {
+                **dict(zip(by, key)),
+                "scenarios": len(group),
+                "fraction_of_ideal": fractions.mean(),
+                "low": low,
+                "high": high,
+                "fraction_of_means": metrics.fraction_of_mean_ideal(group["speedup"], group["ideal"]),
+                "speedup": group["speedup"].mean(),
+                "speedup_max": group["speedup"].max(),
+                "ideal": group["ideal"].mean(),
+                "oracle": bool(group["oracle"].any()),
+                "evidence": "/".join(sorted(group["evidence"].unique())),
+            }
+        )
+    return pd.DataFrame(table)

@@ -1,0 +1,106 @@
+"""Tables of results: written with a sidecar that says where they come from, read only when the two agree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from c3lib.errors import C3Error
+from c3lib.files import ROOT, read_text, write_text
+
+LIBRARIES = ("numpy", "scipy", "pandas", "torch", "cuda-core", "hip-python")
+
+
+def provenance(**more: Any) -> dict[str, Any]:
+    """What a reader needs to redo a result: commit, command, Python and library versions, and whatever is passed."""
+    libraries = {}
+    for name in LIBRARIES:
+        try:
+            libraries[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "commit": _commit(),
+        "command": " ".join(sys.argv),
+        "python": sys.version.split()[0],
+        "libraries": libraries,
+        **more,
+    }
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def write_table(frame: pd.DataFrame, path: Path | str, **more: Any) -> Path:
+    """Write ``frame`` as CSV and ``<path>.json`` beside it (provenance and SHA-256 of the CSV), each atomically."""
+    path = Path(path)
+    text = frame.to_csv(index=False, lineterminator="\n")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    sidecar = {"sha256": digest, "rows": len(frame), **provenance(**more)}
+    write_text(path, text)
+    write_text(sidecar_path(path), json.dumps(sidecar, indent=2, sort_keys=True) + "\n")
+    return path
+
+
+def sidecar_path(path: Path | str) -> Path:
+    """Where a table's provenance stands."""
+    path = Path(path)
+    return path.with_name(path.name + ".json")
+
+
+def read_table(path: Path | str) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A results table and its provenance.
+
+    Raises:
+        C3Error: schema violated, sidecar missing or not JSON, or a CSV that is not the one the sidecar describes.
+    """
+    from c3lib.schema import RESULTS, read_csv
+
+    frame = read_csv(path, RESULTS)
+    side = sidecar_path(path)
+    try:
+        sidecar = json.loads(read_text(side))
+    except json.JSONDecodeError as error:
+        raise C3Error(f"{side}: not valid JSON: {error}") from None
+    if not isinstance(sidecar, dict) or "sha256" not in sidecar:
+        raise C3Error(f"{side}: key sha256 is missing")
+    digest = hashlib.sha256(read_text(path).encode()).hexdigest()
+    if digest != sidecar["sha256"]:
+        raise C3Error(f"{path}: differs from the table that {side.name} describes (sha256 {digest[:12]}…)")
+    return frame, sidecar
+
+
+def publishable(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame itself, if a figure may show it.
+
+    Raises:
+        C3Error: no rows, more than one kind of evidence, or measured rows whose bytes were not verified.
+    """
+    if frame.empty:
+        raise C3Error("results: no rows to show")
+    kinds = sorted(frame["evidence"].unique())
+    if len(kinds) > 1:
+        raise C3Error(f"results: evidence must not be mixed in one series, found {', '.join(kinds)}")
+    unverified = frame[(frame["evidence"] == "measured") & ~frame["verified"]]
+    if len(unverified):
+        row = unverified.iloc[0]
+        raise C3Error(
+            f"results: {len(unverified)} measured rows failed the byte check, first {row['scenario']} under {row['strategy']}"
+        )
+    return frame

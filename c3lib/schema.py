@@ -1,0 +1,109 @@
+"""Schemas of the project's tables (pandera): unknown columns, wrong types and impossible values name file and column."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+import pandera.pandas as pa
+
+from c3lib.errors import C3Error
+from c3lib.files import read_text
+from c3lib.hardware import COLLECTIVES, EVIDENCE
+
+_text = lambda **more: pa.Column(str, coerce=True, **more)  # noqa: E731
+_seconds = lambda: pa.Column(float, pa.Check.gt(0), coerce=True)  # noqa: E731
+_count = lambda least=0: pa.Column(int, pa.Check.ge(least), coerce=True)  # noqa: E731
+
+RESULTS = pa.DataFrameSchema(
+    {
+        "node": _text(),
+        "suite": _text(),
+        "backend": _text(),
+        "evidence": _text(checks=pa.Check.isin(EVIDENCE)),
+        "scenario": _text(),
+        "gemm": _text(checks=pa.Check.str_matches(r"^\d+x\d+x\d+$")),
+        "dtype": _text(),
+        "bound": _text(checks=pa.Check.isin(("compute", "memory"))),
+        "collective": _text(checks=pa.Check.isin(COLLECTIVES)),
+        "ranks": _count(1),
+        "total_bytes": _count(),
+        "rank_bytes": _count(),
+        "length_class": _text(checks=pa.Check.isin(("G-long", "C-long", "GC-equal"))),
+        "strategy": _text(),
+        "oracle": pa.Column(bool, coerce=True),
+        "repetition": _count(),
+        "cus_taken": pa.Column(float, pa.Check.ge(0), coerce=True),
+        "gemm_alone_s": _seconds(),
+        "collective_alone_s": pa.Column(float, pa.Check.ge(0), coerce=True),
+        "gemm_end_s": _seconds(),
+        "collective_end_s": pa.Column(float, pa.Check.ge(0), coerce=True),
+        "concurrent_s": _seconds(),
+        "ideal": pa.Column(float, pa.Check.in_range(1, 2), coerce=True),
+        "speedup": pa.Column(float, pa.Check.gt(0), coerce=True),
+        "fraction_of_ideal": pa.Column(float, nullable=True, coerce=True),
+        "gemm_slowdown": pa.Column(float, pa.Check.gt(0), coerce=True),
+        "collective_slowdown": pa.Column(float, nullable=True, coerce=True),
+        "unstable_ideal": pa.Column(bool, coerce=True),
+        "verified": pa.Column(bool, coerce=True),
+        "path": _text(),
+    },
+    strict=True,
+    ordered=True,
+)
+"""One row a scenario, strategy and repetition. ``total_bytes``/``rank_bytes`` as in :class:`c3lib.workload.Collective`;
+``unstable_ideal`` marks an ideal speedup below 1.05, where the fraction of ideal divides by next to nothing;
+``verified`` says that bytes were compared, which only a measured row can claim."""
+
+CLAIMS = pa.DataFrameSchema(
+    {
+        "id": _text(unique=True),
+        "paper": _text(checks=pa.Check.isin(("conccl", "ficco", "dma_latte"))),
+        "figure": pa.Column(str, nullable=True),
+        "quantity": _text(),
+        "value": pa.Column(float, nullable=True, coerce=True),
+        "low": pa.Column(float, nullable=True, coerce=True),
+        "high": pa.Column(float, nullable=True, coerce=True),
+        "unit": _text(),
+        "source": _text(),
+        "confidence": _text(checks=pa.Check.isin(("high", "medium", "low"))),
+        "note": pa.Column(str, nullable=True),
+    },
+    strict=True,
+    ordered=True,
+)
+"""``data/reported/claims.csv``: what a paper, its review or a third party says; ``value``, ``low`` and ``high`` may be empty."""
+
+
+def read_csv(path: Path | str, schema: pa.DataFrameSchema) -> pd.DataFrame:
+    """A CSV file checked against a schema. Raises :class:`C3Error` naming file, column, row and what was expected."""
+    text = read_text(path)
+    kinds = {name: str for name, column in schema.columns.items() if str(column.dtype) in ("str", "string")}
+    try:
+        frame = pd.read_csv(
+            io.StringIO(text), dtype=kinds, keep_default_na=False, na_values=[""], float_precision="round_trip"
+        )
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
+        raise C3Error(f"{path}: not a CSV table of the expected form: {error}") from None
+    return check(frame, schema, str(path))
+
+
+def check(frame: pd.DataFrame, schema: pa.DataFrameSchema, where: str) -> pd.DataFrame:
+    """The frame with the schema's types. Raises :class:`C3Error` starting with ``where``."""
+    missing = [name for name in schema.columns if name not in frame.columns]
+    extra = [name for name in frame.columns if name not in schema.columns]
+    if missing or extra:
+        parts = [f"column {name} is missing" for name in missing] + [f"column {name} is not known" for name in extra]
+        raise C3Error(f"{where}: {'; '.join(parts)}")
+    try:
+        return schema.validate(frame)
+    except pa.errors.SchemaError as error:
+        column = getattr(error.schema, "name", None) or "columns"
+        cases = error.failure_cases
+        first = ""
+        if isinstance(cases, pd.DataFrame) and len(cases):
+            row = cases.iloc[0].get("index")
+            first = f", first in row {int(row) + 1}" if row is not None and not pd.isna(row) else ""
+            first += f": {cases.iloc[0]['failure_case']!s}"
+        raise C3Error(f"{where}: column {column} must satisfy {error.check}{first}") from None
