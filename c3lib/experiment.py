@@ -85,7 +85,9 @@ def _rows(
             "ranks": [scenario.collective.ranks for scenario in scenarios],
             "total_bytes": [scenario.collective.nbytes for scenario in scenarios],
             "rank_bytes": [scenario.collective.rank_bytes for scenario in scenarios],
-            "length_class": [length_class(*pair) for pair in zip(times.gemm_alone_s, times.collective_alone_s)],
+            "length_class": [
+                length_class(*pair) for pair in zip(times.gemm_alone_s, times.collective_alone_s, strict=True)
+            ],
             "strategy": how.name,
             "oracle": how.oracle,
             "repetition": repetition,
@@ -126,7 +128,7 @@ def summarise(rows: pd.DataFrame, by: Sequence[str] = ("strategy",), seed: int =
         low, high = metrics.bootstrap_interval(fractions, seed=seed) if len(fractions) else (np.nan, np.nan)
         table.append(
             {
-                **dict(zip(by, key)),
+                **dict(zip(by, key, strict=True)),
                 "scenarios": len(group),
                 "fraction_of_ideal": fractions.mean(),
                 "low": low,

@@ -1,4 +1,4 @@
-"""GPUs, links and nodes: constants read from ``data/hardware/<node>.toml``, each with a unit, a source and an evidence label.
+"""GPUs, links and nodes, read from ``data/hardware/<node>.toml``: every constant has a unit, a source and a label.
 
 A new GPU is one TOML file. Every key is known here with its unit and its possible range; an unknown, missing or
 impossible one is an error that names file and key.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tomllib
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Mapping
@@ -165,7 +165,7 @@ def node_names(folder: Path = DATA / "hardware") -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_node(name: str, folder: Path = DATA / "hardware") -> Node:
     """The node of ``<folder>/<name>.toml``. Raises :class:`C3Error` naming file and key for anything amiss."""
     if name not in node_names(folder):
@@ -176,7 +176,7 @@ def load_node(name: str, folder: Path = DATA / "hardware") -> Node:
     except tomllib.TOMLDecodeError as error:
         raise C3Error(f"{path}: not valid TOML: {error}") from None
 
-    expected = {"title": str, "vendor": str, "topology": str, "ranks": int, **{key: dict for key in SECTIONS}}
+    expected = {"title": str, "vendor": str, "topology": str, "ranks": int, **dict.fromkeys(SECTIONS, dict)}
     _same_keys(path, "", table, expected)
     for key, kind in expected.items():
         if not isinstance(table[key], kind) or isinstance(table[key], bool):
@@ -259,7 +259,7 @@ def _check_together(path: Path, node: Node) -> None:
     checks = [
         (
             node.gpu.cus % node.gpu.dies == 0,
-            f"gpu.cus ({node.gpu.cus}) must be a multiple of gpu.dies ({node.gpu.dies})",
+            f"gpu.cus ({node.gpu.cus}) must be a multiple of gpu.dies",
         ),
         (node.link.dma_gbs <= node.link.peak_gbs, "link.dma_gbs must not exceed link.peak_gbs"),
         (node.link.cu_gbs <= node.link.peak_gbs, "link.cu_gbs must not exceed link.peak_gbs"),

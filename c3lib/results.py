@@ -101,6 +101,7 @@ def publishable(frame: pd.DataFrame) -> pd.DataFrame:
     if len(unverified):
         row = unverified.iloc[0]
         raise C3Error(
-            f"results: {len(unverified)} measured rows failed the byte check, first {row['scenario']} under {row['strategy']}"
+            f"results: {len(unverified)} measured rows failed the byte check, "
+            f"first {row['scenario']} under {row['strategy']}"
         )
     return frame

@@ -1,4 +1,4 @@
-"""Schemas of the project's tables (pandera): unknown columns, wrong types and impossible values name file and column."""
+"""Schemas of the project's tables (pandera): an unknown column or an impossible value names file and column."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CLAIMS = pa.DataFrameSchema(
     strict=True,
     ordered=True,
 )
-"""``data/reported/claims.csv``: what a paper, its review or a third party says; ``value``, ``low`` and ``high`` may be empty."""
+"""``data/reported/claims.csv``: what a paper, its review or a third party says; value, low and high may be empty."""
 
 
 def read_csv(path: Path | str, schema: pa.DataFrameSchema) -> pd.DataFrame:

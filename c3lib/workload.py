@@ -75,8 +75,8 @@ class Collective:
     """An all-gather or an all-to-all among ``ranks`` GPUs.
 
     ``nbytes`` is the **total**: the gathered output of an all-gather, the send buffer of a rank in an all-to-all.
-    ``rank_bytes`` is the piece that one rank sends to each peer (total over ranks, rounded up), so for both kinds a rank
-    sends ``(ranks - 1) * rank_bytes``.
+    ``rank_bytes`` is the piece that one rank sends to each peer (total over ranks, rounded up), so for both kinds a
+    rank sends ``(ranks - 1) * rank_bytes``.
 
     Raises:
         C3Error: unknown kind, negative size, fewer than one rank, or a value that is not an integer.

@@ -1,4 +1,4 @@
-"""What a backend is: something that says how long a scenario takes under a strategy, and what kind of evidence that is."""
+"""What a backend is: it says how long a scenario takes under a strategy, and what kind of evidence that is."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ class Timings:
 
 
 class Backend(Protocol):
-    """A backend for one node. A deterministic one is asked once for all scenarios of a strategy, any other once for each
-    scenario, strategy and repetition, in shuffled order."""
+    """A backend for one node.
+
+    A deterministic one is asked once for all scenarios of a strategy; any other once for each scenario, strategy and
+    repetition, in shuffled order.
+    """
 
     name: str
     evidence: str  # "modelled" or "measured"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from c3lib.hardware import Node
-from c3lib.model.contention import MECHANISMS, Mechanisms, Prediction, best_split, predict
+from c3lib.model.contention import MECHANISMS, Mechanisms, best_split, predict
 from c3lib.model.kernels import CollectiveBatch, GemmBatch
 from c3lib.strategy import Strategy
 

@@ -54,7 +54,7 @@ class Prediction:
 
 
 def split_sweep(node: Node) -> tuple[int, ...]:
-    """CUs for the collective in a partition sweep: none, and powers of two from the smallest step to under half of the GPU.
+    """CUs for the collective in a partition sweep: none, and powers of two from the smallest step to half of the GPU.
 
     The sweep may decline (0): the axis of Fig. 5a of arXiv 2412.14335 starts there, and an oracle never has to lose.
     """
@@ -102,8 +102,8 @@ class SharedGpu:
         default = kernels.library_field(collective, node, "default_cus")
         # The library launches ``default`` workgroups; a partition wider than that leaves CUs idle.
         wanted = np.where(partitioned, np.minimum(cus, default), default) if by_cu else np.zeros_like(default)
-        # While the GEMM still dispatches, a collective launched second has what arbitration, or a GEMM too small to fill
-        # the GPU, leaves it. A partition is its own.
+        # While the GEMM still dispatches, a collective launched second has what arbitration, or a GEMM too small to
+        # fill the GPU, leaves it. A partition is its own.
         spare = np.clip(gpu.cus - gemm.workgroups, 0, wanted)
         waits = np.asarray(on.dispatch) & ~partitioned & (by_cu and strategy.first == "gemm")
         early = np.where(waits, np.maximum(interference.dispatch_share * wanted, spare), wanted)
@@ -202,10 +202,16 @@ class SharedGpu:
         now = np.maximum(*starts)
         with np.errstate(divide="ignore", invalid="ignore"):
             # Whichever starts first runs alone until the other starts; an empty collective ends as it starts.
-            alone_end = [start + np.where(todo > 0, todo / rate, 0.0) for start, todo, rate in zip(starts, work, alone)]
-            left = [np.maximum(todo - (now - start) * rate, 0) for start, todo, rate in zip(starts, work, alone)]
+            alone_end = [
+                start + np.where(todo > 0, todo / rate, 0.0)
+                for start, todo, rate in zip(starts, work, alone, strict=True)
+            ]
+            left = [
+                np.maximum(todo - (now - start) * rate, 0)
+                for start, todo, rate in zip(starts, work, alone, strict=True)
+            ]
             end = [np.where(finish <= now, finish, np.nan) for finish in alone_end]
-            left = [np.where(np.isnan(finish), todo, 0.0) for finish, todo in zip(end, left)]
+            left = [np.where(np.isnan(finish), todo, 0.0) for finish, todo in zip(end, left, strict=True)]
             for phase, keep in ((self.early, 1 - self.work[:, HEAD]), (self.late, 0.0)):
                 todo = np.maximum(left[0] - keep, 0)
                 gemm_time = np.where(todo > 0, todo / phase.gemm_rate, 0.0)
@@ -217,9 +223,14 @@ class SharedGpu:
                     np.where(gemm_time <= coll_time, left[0] - todo, left[0] - step * phase.gemm_rate),
                     np.where(coll_time <= gemm_time, 0.0, left[1] - step * phase.collective_rate),
                 ]
-                end = [np.where(np.isnan(finish) & (todo <= 0), now, finish) for finish, todo in zip(end, left)]
-            rest = [np.where(todo > 0, todo / rate, 0.0) for todo, rate in zip(left, alone)]
-        gemm_end, coll_end = (np.where(np.isnan(finish), now + more, finish) for finish, more in zip(end, rest))
+                end = [
+                    np.where(np.isnan(finish) & (todo <= 0), now, finish)
+                    for finish, todo in zip(end, left, strict=True)
+                ]
+            rest = [np.where(todo > 0, todo / rate, 0.0) for todo, rate in zip(left, alone, strict=True)]
+        gemm_end, coll_end = (
+            np.where(np.isnan(finish), now + more, finish) for finish, more in zip(end, rest, strict=True)
+        )
         return gemm_end, coll_end
 
 

@@ -16,12 +16,14 @@ from c3lib.hardware import COLLECTIVES, Node
 from c3lib.workload import DTYPE_BYTES, Scenario
 
 TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (32, 128), (32, 64), (16, 128))
-"""Output tiles (rows, columns) that a BLAS library picks from; our table, with typical sizes of hipBLASLt and cuBLAS."""
+"""Output tiles (rows, columns) that a BLAS library picks from; ours, with typical sizes of hipBLASLt and cuBLAS."""
 
 TILE_EFFICIENCY = {256: 1.0, 128: 0.95, 64: 0.9, 32: 0.8, 16: 0.7}
 """Matrix rate of a tile over that of the largest, by its shorter side (modelled: shorter pipelines, less reuse)."""
 
-_ROWS, _COLUMNS = (np.array(side, float)[:, None] for side in zip(*TILES))  # (tiles, 1): batches lie on the last axis
+_ROWS, _COLUMNS = (
+    np.array(side, float)[:, None] for side in zip(*TILES, strict=True)
+)  # (tiles, 1): batches lie on the last axis
 _EFFICIENCY = np.array([TILE_EFFICIENCY[min(tile)] for tile in TILES])[:, None]
 
 BYTES_PER_LINK_BYTE = 2.0
@@ -52,9 +54,9 @@ class CollectiveBatch:
 def gemm_batch(m: ArrayLike, n: ArrayLike, k: ArrayLike, element_bytes: ArrayLike, node: Node) -> GemmBatch:
     """Arrays for GEMMs of the given dimensions (elements) and element size (bytes).
 
-    Traffic beyond the L2 caches (on MI300X: into the Infinity Cache): the CUs of a die work on a square block of tiles at
-    a time and share its rows and columns through their L2, so of the workgroups' reads one in ``sqrt(CUs a die)`` leaves
-    it (ours: perfect sharing inside a die, none between dies), and never less than the compulsory traffic.
+    Traffic beyond the L2 caches (on MI300X: into the Infinity Cache): the CUs of a die work on a square block of tiles
+    at a time and share its rows and columns through their L2, so of the workgroups' reads one in ``sqrt(CUs a die)``
+    leaves it (ours: perfect sharing inside a die, none between dies), and never less than the compulsory traffic.
     """
     m, n, k, size = (np.asarray(value, float) for value in np.broadcast_arrays(m, n, k, element_bytes))
     gpu = node.gpu
