@@ -65,7 +65,7 @@ def blame_s(
     if cus is not None:
         cus = np.repeat(np.broadcast_to(np.asarray(cus, float), (batch,)), subsets)
     switches = Mechanisms(*(np.tile(_ON[:, bit], batch) for bit in range(len(MECHANISMS))))
-    prediction: Prediction = predict(
+    prediction = predict(
         _repeat(gemm, subsets), _repeat(collective, subsets), node, strategy, cus=cus, on=switches
     )
     values = prediction.time_s.reshape(batch, subsets)
