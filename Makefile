@@ -136,7 +136,7 @@ bench: $(ready-all) ## speed and memory, by pytest-benchmark
 
 clean: ## remove all that make made, but for the published figures
 	@rm -rf build .venv *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .benchmarks figures/*/
-	find c3lib tests benchmarks notebooks -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
+	find c3lib tests benchmarks $(wildcard notebooks) -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
 
 help: ## print this
 	@echo "make TARGET [-j N], where TARGET is one of"
