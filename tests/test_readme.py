@@ -1,0 +1,76 @@
+"""Everything in README.md is run: its commands, its Python, its links; its table of claims is the generated one."""
+
+import re
+import subprocess
+
+import pytest
+from c3lib.claims import claims_table
+
+from c3lib.errors import C3Error
+from c3lib.files import ROOT
+from c3lib.readme import BEGIN, END, markdown, with_claims
+
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+SHELL = [
+    line.split("#")[0].strip() for block in re.findall(r"```bash\n(.*?)```", TEXT, re.S) for line in block.splitlines()
+]
+PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+
+
+@pytest.mark.parametrize("command", [line for line in SHELL if line.startswith("c3 ")])
+def test_every_c3_command_runs(command):
+    from c3lib.cli import app
+    from typer.testing import CliRunner
+
+    result = CliRunner().invoke(app, command.split()[1:])
+    assert result.exit_code == 0, result.output
+    assert len(result.output.splitlines()) > 2
+
+
+@pytest.mark.parametrize("command", [line for line in SHELL if line.startswith("make ")])
+def test_every_make_command_has_its_target(command):
+    result = subprocess.run(["make", "-n", *command.split()[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_no_other_kind_of_command():
+    assert {line.split()[0] for line in SHELL if line} <= {"make", "c3"}
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_python_runs_as_printed(code, capsys):
+    exec(compile(code, "README.md", "exec"), {})
+    assert "conccl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", [link for link in re.findall(r"\]\(([^)]+)\)", TEXT) if "://" not in link])
+def test_every_link_leads_somewhere(target):
+    assert (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize("name", re.findall(r"^\| `(\d\d_\w+)` \|", TEXT, re.M))
+def test_every_notebook_named_exists(name):
+    assert (ROOT / "notebooks" / f"{name}.ipynb").exists()
+
+
+def test_notebook_table_is_complete():
+    assert set(re.findall(r"`(\d\d_\w+)`", TEXT)) == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+
+
+def test_claims_table_is_the_generated_one():
+    assert markdown(claims_table()) in TEXT, "README.md is out of date: python -m c3lib.readme"
+
+
+def test_table_follows_the_claims():
+    table = claims_table()
+    table.loc[table.index[0], "modelled"] = 12345.0
+    table.loc[table.index[0], "status"] = "predicted"
+    text = with_claims(TEXT, table)
+    assert "1.23e+04" in text
+    assert text.startswith(TEXT.split(BEGIN)[0])
+    assert text.endswith(TEXT.split(END)[1])
+
+
+def test_missing_markers_are_named():
+    with pytest.raises(C3Error, match="claims end"):
+        with_claims(TEXT.replace(END, ""), claims_table())
