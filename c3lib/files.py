@@ -33,8 +33,14 @@ def read_text(path: Path | str) -> str:
     return text
 
 
+def names_in(folder: Path, suffix: str) -> list[str]:
+    """Stems of the files in ``folder`` with this suffix, sorted. The folder counts as read: a new file is noticed."""
+    _read.add(folder.resolve())
+    return sorted(path.stem for path in folder.glob(f"*{suffix}"))
+
+
 def files_read() -> list[Path]:
-    """Every file that :func:`read_text` has read in this process, sorted."""
+    """Every file read by :func:`read_text` and folder listed by :func:`names_in` in this process, sorted."""
     return sorted(_read)
 
 

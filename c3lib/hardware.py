@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Mapping
 
 from c3lib.errors import C3Error, unknown
-from c3lib.files import DATA, read_text
+from c3lib.files import DATA, names_in, read_text
 
 EVIDENCE = ("reported", "modelled", "measured")
 TOPOLOGIES = ("mesh", "switch", "host")
@@ -162,7 +162,7 @@ class Node:
 
 def node_names(folder: Path = DATA / "hardware") -> list[str]:
     """Names of the nodes that have a file."""
-    return sorted(path.stem for path in folder.glob("*.toml"))
+    return names_in(folder, ".toml")
 
 
 @cache

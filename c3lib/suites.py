@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from c3lib.errors import C3Error, unknown
-from c3lib.files import DATA, read_text
+from c3lib.files import DATA, names_in, read_text
 from c3lib.hardware import COLLECTIVES, Node
 from c3lib.workload import Collective, Gemm, Scenario
 
@@ -32,7 +32,7 @@ MATRICES = {
 
 def suite_names(folder: Path = DATA / "suites") -> list[str]:
     """Names of the suites that have a file."""
-    return sorted(path.stem for path in folder.glob("*.csv"))
+    return names_in(folder, ".csv")
 
 
 def load_suite(name: str, ranks: int, folder: Path = DATA / "suites") -> list[Scenario]:

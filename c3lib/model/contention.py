@@ -117,8 +117,7 @@ class SharedGpu:
         if not by_cu:
             link = np.where(on.link, kernels.link_gbs(node, collective.peers, "dma"), link)
             latency = np.where(on.launch, kernels.dma_latency_s(collective, node), latency)
-        with np.errstate(divide="ignore"):
-            self._link_rate = np.where(collective.sent_bytes > 0, link * 1e9 / collective.sent_bytes, np.inf)
+        self._link_rate = kernels.transfers_per_s(link, collective.sent_bytes)
         self._cu_driven = by_cu
         self._queueing = interference.memory_queueing * np.asarray(on.queueing, float)
         self._share_hbm = np.asarray(on.hbm)
@@ -153,11 +152,8 @@ class SharedGpu:
         if collective_cus is not None:
             by_units[1] = self._link_rate
             if self._cu_driven:
-                per_cu = kernels.library_field(self._collective, node, "cu_gbs") * 1e9
-                with np.errstate(divide="ignore"):
-                    by_units[1] = np.where(
-                        self._collective.sent_bytes > 0, collective_cus * per_cu / self._collective.sent_bytes, np.inf
-                    )
+                per_cu = kernels.library_field(self._collective, node, "cu_gbs")
+                by_units[1] = kernels.transfers_per_s(collective_cus * per_cu, self._collective.sent_bytes)
         sent = self._collective.sent_bytes * kernels.BYTES_PER_LINK_BYTE
         moves = sent > 0
         by_units[1] = np.where(moves, by_units[1], 0.0)

@@ -154,6 +154,12 @@ def library_field(collective: CollectiveBatch, node: Node, name: str) -> NDArray
     return np.array([getattr(node.library[kind], name) for kind in COLLECTIVES], float)[collective.kind]
 
 
+def transfers_per_s(gbs: ArrayLike, sent_bytes: NDArray) -> NDArray:
+    """Whole transfers a second at a rate; inf where there is nothing to send."""
+    rate = np.broadcast_to(np.asarray(gbs, float) * 1e9, sent_bytes.shape)
+    return np.divide(rate, sent_bytes, out=np.full(sent_bytes.shape, np.inf), where=sent_bytes > 0)
+
+
 def cu_collective_gbs(collective: CollectiveBatch, cus: ArrayLike, node: Node) -> NDArray:
     """Rate of a CU-driven collective, bytes sent a second: by its CUs or by the links."""
     return np.minimum(cus * library_field(collective, node, "cu_gbs"), link_gbs(node, collective.peers, "cu"))
@@ -166,8 +172,8 @@ def cu_collective_latency_s(collective: CollectiveBatch, node: Node) -> NDArray:
 
 def cu_collective_time_s(collective: CollectiveBatch, cus: ArrayLike, node: Node) -> NDArray:
     """Isolated time of a CU-driven collective, ``t0 + s / B``."""
-    work = collective.sent_bytes / (cu_collective_gbs(collective, cus, node) * 1e9)
-    return cu_collective_latency_s(collective, node) + work
+    rate = transfers_per_s(cu_collective_gbs(collective, cus, node), collective.sent_bytes)
+    return cu_collective_latency_s(collective, node) + 1 / rate
 
 
 def library_time_s(collective: CollectiveBatch, node: Node) -> NDArray:
@@ -189,5 +195,5 @@ def dma_latency_s(collective: CollectiveBatch, node: Node) -> NDArray:
 
 def dma_collective_time_s(collective: CollectiveBatch, node: Node) -> NDArray:
     """Isolated time of a DMA collective, ``t0 + s / B``."""
-    work = collective.sent_bytes / (link_gbs(node, collective.peers, "dma") * 1e9)
-    return dma_latency_s(collective, node) + work
+    rate = transfers_per_s(link_gbs(node, collective.peers, "dma"), collective.sent_bytes)
+    return dma_latency_s(collective, node) + 1 / rate
