@@ -148,16 +148,23 @@ class Node:
         return min(self.link.count, self.ranks - 1) if self.topology == "mesh" else self.link.count
 
     def with_constant(self, key: str, value: float) -> Node:
-        """A copy with one constant changed (``"interference.memory_queueing"``), for sensitivity and what-if."""
+        """A copy with one constant changed (``"interference.memory_queueing"``), for sensitivity and what-if.
+
+        Raises :class:`C3Error` for an unknown key or an impossible value.
+        """
         if key not in self.constants:
             raise unknown("constant", key, self.constants)
         section, name = key.split(".")
+        meta = next(item.metadata for item in fields(SECTIONS[section]) if item.name == name)
+        _check_value(f"{self.name}: {key}", value, meta)
         part = self.library[section] if section in self.library else getattr(self, section)
-        changed = replace(part, **{name: value})
+        changed: Any = replace(part, **{name: int(value) if meta["whole"] else float(value)})
         constants = {**self.constants, key: replace(self.constants[key], value=value)}
-        if section in self.library:
-            return replace(self, library={**self.library, section: changed}, constants=constants)
-        return replace(self, **{section: changed}, constants=constants)
+        changes: dict[str, Any] = {"constants": constants}
+        changes |= {"library": {**self.library, section: changed}} if section in self.library else {section: changed}
+        node = replace(self, **changes)
+        _check_together(self.name, node)
+        return node
 
 
 def node_names(folder: Path = DATA / "hardware") -> list[str]:
@@ -235,14 +242,7 @@ def _read_constant(path: Path, key: str, entry: Any, meta: Mapping) -> Constant:
         dict.fromkeys(("value", "unit", "evidence", "source")),
     )
     value = entry["value"]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise C3Error(f"{path}: {key}.value must be a finite number, not {value!r}")
-    if meta["whole"] and value != int(value):
-        raise C3Error(f"{path}: {key}.value must be a whole number, not {value!r}")
-    if not meta["low"] <= value <= meta["high"]:
-        raise C3Error(
-            f"{path}: {key}.value must lie in [{meta['low']:g}, {meta['high']:g}] {meta['unit']}, not {value!r}"
-        )
+    _check_value(f"{path}: {key}.value", value, meta)
     if entry["unit"] != meta["unit"]:
         raise C3Error(f"{path}: {key}.unit must be {meta['unit']!r}, not {entry['unit']!r}")
     if entry["evidence"] not in EVIDENCE:
@@ -254,7 +254,16 @@ def _read_constant(path: Path, key: str, entry: Any, meta: Mapping) -> Constant:
     return Constant(key, value, entry["unit"], entry["source"], entry["evidence"], entry.get("calibrated_on"))
 
 
-def _check_together(path: Path, node: Node) -> None:
+def _check_value(where: str, value: Any, meta: Mapping) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise C3Error(f"{where} must be a finite number, not {value!r}")
+    if meta["whole"] and value != int(value):
+        raise C3Error(f"{where} must be a whole number, not {value!r}")
+    if not meta["low"] <= value <= meta["high"]:
+        raise C3Error(f"{where} must lie in [{meta['low']:g}, {meta['high']:g}] {meta['unit']}, not {value!r}")
+
+
+def _check_together(path: Path | str, node: Node) -> None:
     """Values that are possible alone but not together."""
     checks = [
         (

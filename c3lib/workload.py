@@ -45,7 +45,8 @@ class Gemm:
         match = re.fullmatch(r"\s*(\d+)\s*[xX*]\s*(\d+)\s*[xX*]\s*(\d+)\s*", text)
         if match is None:
             raise C3Error(f"gemm must read MxNxK, for example 8192x28672x8192, not {text!r}")
-        return cls(*(int(part) for part in match.groups()), dtype=dtype)
+        m, n, k = map(int, match.groups())
+        return cls(m, n, k, dtype)
 
     @property
     def flops(self) -> int:

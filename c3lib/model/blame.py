@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import combinations
 from math import factorial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +27,9 @@ BLAME_TITLES = {
     "launch": "start and completion cost of the transport",
     "dispatch": "waiting for workgroup slots behind the GEMM",
 }
+
+
+Batch = TypeVar("Batch", GemmBatch, CollectiveBatch)
 
 
 def _subsets() -> tuple[NDArray, NDArray]:
@@ -47,7 +51,7 @@ def _subsets() -> tuple[NDArray, NDArray]:
 _ON, _WEIGHTS = _subsets()
 
 
-def _repeat(part: GemmBatch | CollectiveBatch, times: int) -> GemmBatch | CollectiveBatch:
+def _repeat(part: Batch, times: int) -> Batch:
     return type(part)(**{name: np.repeat(value, times, axis=-1) for name, value in vars(part).items()})
 
 
@@ -65,8 +69,6 @@ def blame_s(
     if cus is not None:
         cus = np.repeat(np.broadcast_to(np.asarray(cus, float), (batch,)), subsets)
     switches = Mechanisms(*(np.tile(_ON[:, bit], batch) for bit in range(len(MECHANISMS))))
-    prediction = predict(
-        _repeat(gemm, subsets), _repeat(collective, subsets), node, strategy, cus=cus, on=switches
-    )
+    prediction = predict(_repeat(gemm, subsets), _repeat(collective, subsets), node, strategy, cus=cus, on=switches)
     values = prediction.time_s.reshape(batch, subsets)
     return {name: values @ _WEIGHTS[bit] for bit, name in enumerate(MECHANISMS)}

@@ -134,7 +134,7 @@ def gemm_memory_gbs(cus: ArrayLike, node: Node) -> NDArray:
 
 def memory_time_s(gemm: GemmBatch, cus: ArrayLike, node: Node, extra_bytes: ArrayLike = 0.0) -> NDArray:
     """Time of a GEMM's memory traffic alone; ``extra_bytes`` are re-reads on top of the compulsory traffic."""
-    return (gemm.nbytes + extra_bytes) / (gemm_memory_gbs(cus, node) * 1e9)
+    return (gemm.nbytes + np.asarray(extra_bytes, float)) / (gemm_memory_gbs(cus, node) * 1e9)
 
 
 def gemm_time_s(gemm: GemmBatch, cus: ArrayLike, node: Node) -> NDArray:

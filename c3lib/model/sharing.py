@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -25,7 +27,12 @@ def waterfill(demand: NDArray, capacity: float) -> NDArray:
 
 
 def queued_rates(
-    by_units: NDArray, by_path: NDArray, traffic: NDArray, sensitive: NDArray, capacity: float, coefficient: ArrayLike
+    by_units: NDArray,
+    by_path: NDArray,
+    traffic: NDArray,
+    sensitive: Sequence[bool],
+    capacity: float,
+    coefficient: ArrayLike,
 ) -> NDArray:
     """Rates of tasks that slow one another through memory latency, shape ``(tasks, ...)``.
 
