@@ -10,6 +10,7 @@ import math
 import tomllib
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Mapping
@@ -255,7 +256,7 @@ def _read_constant(path: Path, key: str, entry: Any, meta: Mapping) -> Constant:
 
 
 def _check_value(where: str, value: Any, meta: Mapping) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise C3Error(f"{where} must be a finite number, not {value!r}")
     if meta["whole"] and value != int(value):
         raise C3Error(f"{where} must be a whole number, not {value!r}")
