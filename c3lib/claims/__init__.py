@@ -1,0 +1,18 @@
+"""Reported beside modelled: ``context`` what claims are evaluated on, ``evaluators`` one for each claim, ``table`` the
+judgement.
+"""
+
+from c3lib.claims.evaluators import EVALUATORS, Evaluator
+from c3lib.claims.table import COLUMNS, calibrated_on, claims_table, count, evaluator, load_claims, require_claim
+
+__all__ = [
+    "COLUMNS",
+    "EVALUATORS",
+    "Evaluator",
+    "calibrated_on",
+    "claims_table",
+    "count",
+    "evaluator",
+    "load_claims",
+    "require_claim",
+]
