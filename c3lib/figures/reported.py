@@ -1,0 +1,54 @@
+"""What the paper reports, where a figure shows it beside the model: only for the machine the paper is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from c3lib.files import DATA, read_text
+from c3lib.hardware import load_node
+
+PAPER_NODE = "mi300x_8"
+"""The node of arXiv 2412.14335; its reported numbers say nothing about another one, so they are not drawn there."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A reported value, or the ends of a range where only that was reported (then ``value`` is NaN)."""
+
+    value: float
+    low: float
+    high: float
+    confidence: str
+
+
+def reported(node: str) -> dict[str, Reported]:
+    """Reported ConCCL numbers by claim id without its paper; empty for any node but the paper's."""
+    if node != PAPER_NODE:
+        return {}
+    import csv
+    import io
+
+    number = lambda text: float(text) if text else np.nan  # noqa: E731
+    rows = csv.DictReader(io.StringIO(read_text(DATA / "reported" / "claims.csv")))
+    return {
+        row["id"].removeprefix("conccl."): Reported(
+            number(row["value"]), number(row["low"]), number(row["high"]), row["confidence"]
+        )
+        for row in rows
+        if row["paper"] == "conccl"
+    }
+
+
+def calibrated(node: str) -> set[str]:
+    """Claims, named as in :func:`reported`, that were used to set a constant of the node."""
+    constants = load_node(node).constants.values()
+    return {item.calibrated_on.removeprefix("conccl.") for item in constants if item.calibrated_on}
+
+
+def elsewhere(node: str) -> str:
+    """A sentence for findings on a node that the paper says nothing about; empty for the paper's own."""
+    if node == PAPER_NODE:
+        return ""
+    return f" The paper's numbers are for {PAPER_NODE}; nothing reported applies to {node}."

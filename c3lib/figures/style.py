@@ -1,0 +1,198 @@
+"""The one style of all figures: size, fonts, colours, markers of evidence, the stamp, and deterministic saving."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from c3lib.errors import C3Error
+from c3lib.files import write_bytes, write_text
+from c3lib.results import publishable
+
+WIDTH_IN, HEIGHT_IN, DPI = 6.5, 3.8, 150
+
+RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same letters
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#444444",
+    "axes.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "xtick.color": "#333333",
+    "ytick.color": "#333333",
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "figure.dpi": DPI,
+    "savefig.dpi": DPI,
+    "svg.hashsalt": "c3lib",
+    "svg.fonttype": "path",
+}
+
+_RC: Any = {**matplotlib.rcParamsDefault, **RC}
+
+# CU-driven strategies are orange to brown, DMA-driven ones blue: the two families differ in hue and in lightness.
+STRATEGY = {
+    "c3_base": "#F2A93B",
+    "c3_sp": "#D9711C",
+    "c3_rp": "#A14A0B",
+    "c3_sp_rp": "#5E2A06",
+    "conccl": "#5AA7D6",
+    "conccl_rp": "#14548C",
+}
+LENGTH_CLASS = {"G-long": "#117733", "GC-equal": "#B8A642", "C-long": "#882255"}
+KIND = {"all-gather": "#2A9D8F", "all-to-all": "#7B4EA3"}
+SHORT = {"all-gather": "AG", "all-to-all": "A2A", "compute": "CB", "memory": "MB"}
+BOUND = {"compute": "#332288", "memory": "#CC6677"}
+BOUND_MARKER = {"compute": "o", "memory": "^"}
+BLAME = {
+    "cu": "#CC6677",
+    "hbm": "#332288",
+    "queueing": "#88CCEE",
+    "cache": "#999933",
+    "link": "#44AA99",
+    "launch": "#BBBBBB",
+    "dispatch": "#AA4499",
+}
+GREY, FAINT = "#6E6E6E", "#DADADA"
+
+REPORTED: dict[str, Any] = {"marker": "D", "mfc": "white", "mec": GREY, "mew": 1.2, "ls": "none", "color": GREY}
+"""Marker of a reported value: a hollow grey diamond; modelled ones are filled and solid."""
+MODELLED: dict[str, Any] = {"marker": "o", "mew": 0, "ls": "none"}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A figure on disk, as SVG and PNG; a notebook shows the PNG."""
+
+    svg: Path
+    png: Path
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        return self.png.read_bytes(), {"width": round(WIDTH_IN * 110)}
+
+
+class Finding(str):
+    """Markdown text whose numbers were read from rows; a notebook shows it as such."""
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    """Decorates a figure function, so that it draws in the one style whatever the session's settings are."""
+
+    @wraps(draw)
+    def drawn(*args: Any, **more: Any) -> Figure:
+        with matplotlib.rc_context(_RC):
+            return draw(*args, **more)
+
+    return drawn
+
+
+def canvas(rows: int = 1, columns: int = 1, *, height_in: float = HEIGHT_IN, **more: Any) -> tuple[Figure, Any]:
+    """A figure of the reader's width with room for the stamp, and its axes (one, or an array)."""
+    room = 0.2 / height_in
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout=ConstrainedLayoutEngine(rect=(0, room, 1, 1 - room)))
+    return figure, figure.subplots(rows, columns, **more)
+
+
+def shown(rows: pd.DataFrame) -> str:
+    """The evidence of the rows, if a figure may show them.
+
+    Raises:
+        C3Error: no rows, no ``evidence`` column, mixed evidence, or measured rows without their byte check.
+    """
+    if "evidence" not in rows:
+        raise C3Error("figure: its rows need a column evidence")
+    if "verified" not in rows and (rows["evidence"] == "measured").any():
+        raise C3Error("figure: measured rows need a column verified, which says that their bytes were compared")
+    needed = {"verified": False, "scenario": "", "strategy": ""}  # rows about one kernel alone do without them
+    publishable(rows.assign(**{name: value for name, value in needed.items() if name not in rows}))
+    return str(rows["evidence"].iloc[0])
+
+
+def node_of(rows: pd.DataFrame) -> str:
+    """Names of the nodes the rows are about, for the stamp."""
+    return ", ".join(dict.fromkeys(rows["node"]))
+
+
+def stamp(figure: Figure, evidence: str, node: str, n: str, note: str = "our shapes", reported: bool = False) -> None:
+    """Say in the lower right corner what kind of evidence a figure shows, for which node, from how many cases."""
+    text = " · ".join(filter(None, (evidence, node, n, note)))
+    text += "  |  ◇ reported, arXiv 2412.14335" if reported else ""
+    figure.text(0.995, 0.008, text, ha="right", va="bottom", fontsize=7.5, color=GREY, gid="stamp")
+
+
+def stamp_of(figure: Figure) -> str:
+    """Text of a figure's stamp, empty if it has none."""
+    return next((text.get_text() for text in figure.texts if text.get_gid() == "stamp"), "")
+
+
+def save(figure: Figure, name: str, out: Path | str) -> Saved:
+    """Write ``<out>/<name>.svg`` and ``.png``: the same figure gives the same bytes, and no file is left half-written.
+
+    Raises :class:`C3Error` for a figure without a stamp.
+    """
+    if not stamp_of(figure):
+        raise C3Error(f"figure {name}: has no evidence stamp, so it cannot be published")
+    saved = Saved(Path(out, f"{name}.svg"), Path(out, f"{name}.png"))
+    with matplotlib.rc_context(_RC):
+        for path, metadata in ((saved.svg, {"Date": None, "Creator": None}), (saved.png, {"Software": None})):
+            content = io.BytesIO()
+            figure.savefig(content, format=path.suffix[1:], metadata=metadata)
+            write_bytes(path, content.getvalue())
+    return saved
+
+
+def save_table(table: pd.DataFrame, name: str, out: Path | str) -> pd.DataFrame:
+    """Write ``<out>/<name>.csv`` and return the table, for a notebook to show."""
+    write_text(Path(out, f"{name}.csv"), table.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+    return table
+
+
+def size_axis(axis: Any, sizes: Iterable[float], label: str) -> None:
+    """A logarithmic x axis of bytes with ticks such as 4 KiB and 1 GiB."""
+    from c3lib.workload import format_size
+
+    low, high = min(sizes), max(sizes)
+    ticks = [2**power for power in range(0, 61, 4 if high / low > 2**10 else 2) if low <= 2**power <= high]
+    axis.set_xscale("log", base=2)
+    axis.set_xlim(low, high)
+    axis.set_xticks(ticks, [format_size(tick).replace(" ", "\n") for tick in ticks])
+    axis.minorticks_off()
+    axis.set_xlabel(label)
+
+
+def spread(values: Iterable[float], gap: float) -> np.ndarray:
+    """Positions for labels at ``values``, moved apart to at least ``gap`` and otherwise as near as can be."""
+    values = np.asarray(list(values), float)
+    order = np.argsort(values, kind="stable")
+    placed = values[order].copy()
+    for _ in range(200):
+        for i in range(len(placed) - 1):
+            lack = gap - (placed[i + 1] - placed[i])
+            if lack > 1e-12:
+                placed[i] -= lack / 2
+                placed[i + 1] += lack / 2
+    result = np.empty_like(placed)
+    result[order] = placed
+    return result
