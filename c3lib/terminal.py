@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,8 +16,8 @@ WIDTH = 100
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], width: int = WIDTH) -> str:
     """A table with aligned columns: numbers to the right, words to the left.
 
-    Cells are text or None (shown as ``-``); a column counts as numbers when each of its cells begins like one. The last
-    column takes what is left of ``width`` and wraps.
+    Cells are text or None (shown as ``-``); a column counts as numbers when each of its cells is one (``1.50x`` too).
+    The last column takes what is left of ``width`` and wraps.
     """
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     columns = list(zip(header, *cells, strict=True))
@@ -73,4 +74,4 @@ def _plain(content: Any) -> Any:
 
 
 def _like_number(text: str) -> bool:
-    return text == "-" or text.lstrip("+-")[:1].isdigit()
+    return re.fullmatch(r"-|[+-]?\d[\d.]*(e[+-]?\d+)?[x%]?", text) is not None

@@ -1,0 +1,120 @@
+"""The text that each ``c3`` command prints: tidy values in, a plain table and its notes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from c3lib.hardware import Node
+from c3lib.terminal import number, paragraph, table
+from c3lib.workload import format_size
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from c3lib.transfer import Proof, TransferPlan
+
+WIDE = 130
+"""Width of the listings that carry names and sources; anything narrower would cut them to ribbons."""
+
+ORACLE = "* oracle: the best CU split of a sweep, known only afterwards."
+
+
+def of_nodes(nodes: Sequence[Node]) -> str:
+    """One line a node."""
+    header = ("node", "GPUs", "CUs", "memory GB/s", "links", "what it is")
+    return table(
+        header,
+        [(n.name, n.ranks, n.gpu.cus, f"{n.gpu.hbm_peak_gbs:g}", n.topology, n.title) for n in nodes],
+    )
+
+
+def of_constants(node: Node) -> str:
+    """Every constant of a node."""
+    header = ("constant", "value", "unit", "evidence", "source")
+    rows = [(c.key, f"{c.value:g}", c.unit, c.evidence, c.source) for c in node.constants.values()]
+    return f"{node.name}: {node.title}\n\n{table(header, rows, WIDE)}"
+
+
+def of_suite(title: str, scenarios: Sequence[Mapping[str, Any]]) -> str:
+    """Scenarios with the time of each kernel alone."""
+    header = ("scenario", "GEMM", "bound", "collective", "size", "GEMM ms", "coll. ms", "ideal", "class")
+    rows = []
+    for row in scenarios:
+        times = (f"{row['gemm_alone_s'] * 1e3:.3f}", f"{row['collective_alone_s'] * 1e3:.3f}", f"{row['ideal']:.2f}")
+        what = (row["scenario"], row["gemm"], row["bound"], row["collective"], format_size(row["total_bytes"]))
+        rows.append((*what, *times, row["length_class"]))
+    return f"{title}\n\n{table(header, rows, WIDE)}"
+
+
+def of_summary(title: str, means: pd.DataFrame) -> str:
+    """Means of each strategy over a suite."""
+    header = ("strategy", "of ideal", "95 % interval", "of mean ideal", "mean speedup", "best", "scenarios")
+    rows = []
+    for row in means.itertuples():
+        of_ideal = (number(row.fraction_of_ideal, ".3f"), f"{row.low:.3f} to {row.high:.3f}")
+        speedups = (number(row.fraction_of_means, ".3f"), f"{row.speedup:.3f}", f"{row.speedup_max:.3f}")
+        rows.append((row.strategy + (" *" if row.oracle else ""), *of_ideal, *speedups, row.scenarios))
+    notes = ["of ideal: mean of (S - 1) / (I - 1) over the scenarios; the interval: how much their choice matters."]
+    notes += [ORACLE] if means["oracle"].any() else []
+    return "\n".join([title, "", table(header, rows), *notes])
+
+
+def of_claims(title: str, claims: pd.DataFrame, count: Mapping[str, int]) -> str:
+    """Claims with their verdicts, then why those that are not met are not, then how many are."""
+    header = ("claim", "reported", "modelled", "deviation", "unit", "status", "verdict")
+    rows = []
+    for row in claims.itertuples():
+        off = "0" if abs(row.deviation) < 1e-9 else number(row.deviation, "+.2g")
+        values = (row.reported, number(row.modelled), off)
+        rows.append((row.id.removeprefix("conccl."), *values, row.unit, row.status, row.verdict))
+    unmet = claims[claims["verdict"].isin(("missed", "not covered"))]
+    notes = [paragraph(f"{row.verdict}: {row.id.removeprefix('conccl.')}. {row.why}") for row in unmet.itertuples()]
+    total = paragraph(
+        f"Of {count['predicted']} predicted claims {count['reproduced']} are reproduced within their tolerance "
+        f"({count['restated']} of these only restate another); {count['calibrated']} more set a constant or follow "
+        f"from one that did, {count['input']} are definitions and inputs."
+    )
+    return "\n".join([title, "", table(header, rows), "", *notes, "", total])
+
+
+def of_claim(about: Mapping[str, Any]) -> str:
+    """All that is known of one claim."""
+    shown = {key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in about.items()}
+    return table(("field", "value"), [item for item in shown.items() if item[1] not in ("", "nan")])
+
+
+def of_params(title: str, node: Node, effects: pd.DataFrame) -> str:
+    """Constants that modelled times depend on, most influential first, each with the headline that it moves most."""
+    rows = []
+    for key, part in effects.groupby("key", sort=False):
+        reach = (part["high"] - part["low"]).abs()
+        most, constant = part.loc[reach.idxmax()], node.constants[str(key)]
+        moved = f"{most['metric']} {most['low']:.3f} to {most['high']:.3f}"
+        source = constant.source + (f" [calibrated on {constant.calibrated_on}]" if constant.calibrated_on else "")
+        row = (key, f"{constant.value:g}", constant.unit, constant.evidence, moved if reach.max() > 0 else None, source)
+        rows.append((reach.max(), row))
+    header = ("constant", "value", "unit", "evidence", "moves most", "source")
+    return f"{title}\n\n{table(header, [row for _, row in sorted(rows, key=lambda item: -item[0])], WIDE)}"
+
+
+def of_plan(plan: TransferPlan, proof: Proof | None) -> str:
+    """The copies that one rank issues, and the outcome of the byte proof."""
+    header = ("step", "engine", "from", "offset", "to", "offset", "bytes")
+    keys = ("step", "engine", "src_rank", "src_offset", "dst_rank", "dst_offset", "nbytes")
+    mine = [row for row in plan.to_rows() if row["issuer"] == 0 and not row["local"]]
+    over_links = format_size(plan.remote_nbytes)
+    title = f"{plan}: {len(plan)} copies in {plan.steps} step{'s' * (plan.steps != 1)}, {over_links} over links"
+    text = f"{title}\n\nIssued by rank 0:\n\n{table(header, [[row[key] for key in keys] for row in mine])}"
+    if proof is None:
+        return text
+    if not proof.verified:
+        return f"{text}\n\nProof: WRONG: {proof.first_bad}"
+    control = "with one copy dropped the check fails, as it must" if proof.control_fired else "no copy to drop"
+    return f"{text}\n\nProof: every byte is right; {control}."
+
+
+def written(path: Path, rows: int) -> str:
+    """What was written where."""
+    return f"{rows} rows in {path}, their provenance in {path}.json"
