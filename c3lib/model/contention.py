@@ -115,7 +115,9 @@ class SharedGpu:
         link = kernels.link_gbs(node, collective.peers, "cu")
         latency = kernels.cu_collective_latency_s(collective, node)
         if not by_cu:
-            link = np.where(on.link, kernels.link_gbs(node, collective.peers, "dma"), link)
+            # Without its own link rate it runs at the library's, which its CUs may hold below the links'.
+            library = kernels.cu_collective_gbs(collective, default, node)
+            link = np.where(on.link, kernels.link_gbs(node, collective.peers, "dma"), library)
             latency = np.where(on.launch, kernels.dma_latency_s(collective, node), latency)
         self._link_rate = kernels.transfers_per_s(link, collective.sent_bytes)
         self._cu_driven = by_cu
