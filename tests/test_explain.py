@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import c3lib
 from c3lib.errors import C3Error
 from c3lib.explain import Outcome, explain
 from c3lib.hardware import load_node
@@ -121,6 +122,13 @@ def test_shares_in_the_text_are_those_of_the_blame():
     line = next(line for line in str(result).splitlines() if line.startswith("c3_base"))
     assert f"dispatch order {row.blame_s['dispatch'] / row.lost_s * 100:.0f}" in line
     assert "evicted" not in line  # 0 %: does not matter
+
+
+def test_the_packages_name_can_be_called_again_and_again():
+    """The first use loads the module, which Python then binds to the same name."""
+    assert (
+        str(c3lib.explain(GEMM, COLLECTIVE)) == str(c3lib.explain(GEMM, COLLECTIVE)) == str(explain(GEMM, COLLECTIVE))
+    )
 
 
 def test_more_ranks_than_the_node_has():

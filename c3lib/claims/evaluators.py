@@ -53,7 +53,7 @@ _SPLIT_WHY = "Splits that differ little in time are confused by a rule that know
 
 
 def _memory_bound(lost_cus: int) -> Evaluator:
-    why = "Thrash of requestors is one coefficient that ends with the first partition step withheld."
+    why = "Thrash is one coefficient that ends with the first partition step withheld."
     because = "an interval is reported: inside it"
     return Evaluator(lambda c: c.gemm_slowdown("memory", lost_cus), 0.0, because, why, _GEMMS)
 
