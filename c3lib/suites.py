@@ -11,7 +11,7 @@ import numpy as np
 from c3lib.errors import C3Error, unknown
 from c3lib.files import DATA, names_in, read_text
 from c3lib.hardware import COLLECTIVES, Node
-from c3lib.workload import Collective, Gemm, Scenario
+from c3lib.workload import Collective, Gemm, Scenario, whole
 
 COLUMNS = ("name", "m", "n", "k", "dtype", "collective", "nbytes", "origin")
 
@@ -84,8 +84,8 @@ def random_suite(count: int, node: Node, seed: int = 0) -> list[Scenario]:
     Token counts and sizes are log-uniform (tokens in multiples of 16, sizes in MiB); the shapes of ``conccl30`` are
     left out, so that a rule scored here has not seen its cases.
     """
-    if count < 1:
-        raise C3Error(f"random suite: count must be at least 1, not {count!r}")
+    count = whole("random suite: count", count, least=1)
+    seed = whole("random suite: seed", seed, least=0)
     rng = np.random.default_rng(seed)
     seen = {scenario.gemm for scenario in load_suite("conccl30", node.ranks)}
     names = list(MATRICES)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Integral
 
 from c3lib.errors import C3Error, unknown
 from c3lib.hardware import COLLECTIVES, Gpu
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1}
+
+LARGEST = 2**53
+"""No dimension and no size exceeds this: up to here every whole number is exact as a float."""
 
 LONG_RATIO = 1.15
 """A kernel is the long one when it takes more than this times the other (conccl.taxonomy.*: 115 % / 15 %)."""
@@ -35,14 +40,14 @@ class Gemm:
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
-            _whole(f"gemm {name}", getattr(self, name), least=1)
+            object.__setattr__(self, name, whole(f"gemm {name}", getattr(self, name), least=1))
         if self.dtype not in DTYPE_BYTES:
             raise unknown("dtype", self.dtype, DTYPE_BYTES)
 
     @classmethod
     def parse(cls, text: str, dtype: str = "bf16") -> Gemm:
         """``"8192x28672x8192"`` as m x n x k."""
-        match = re.fullmatch(r"\s*(\d+)\s*[xX*]\s*(\d+)\s*[xX*]\s*(\d+)\s*", text)
+        match = re.fullmatch(r"\s*(\d{1,16})\s*[xX*]\s*(\d{1,16})\s*[xX*]\s*(\d{1,16})\s*", text, re.ASCII)
         if match is None:
             raise C3Error(f"gemm must read MxNxK, for example 8192x28672x8192, not {text!r}")
         m, n, k = map(int, match.groups())
@@ -90,8 +95,8 @@ class Collective:
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVES:
             raise unknown("collective", self.kind, COLLECTIVES)
-        _whole("collective nbytes", self.nbytes, least=0)
-        _whole("collective ranks", self.ranks, least=1)
+        object.__setattr__(self, "nbytes", whole("collective nbytes", self.nbytes, least=0))
+        object.__setattr__(self, "ranks", whole("collective ranks", self.ranks, least=1))
 
     @property
     def rank_bytes(self) -> int:
@@ -123,20 +128,21 @@ def length_class(gemm_time_s: float, collective_time_s: float) -> str:
     return "GC-equal"
 
 
-_SIZE = re.compile(r"\s*([\d_]+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*", re.IGNORECASE | re.ASCII)
 
 
 def parse_size(text: str) -> int:
     """Bytes of ``"896MiB"``, ``"1.5GB"`` or ``"4096"``; KiB, MiB, GiB are powers of 1024, KB, MB, GB powers of 1000."""
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(text) if len(text) <= 40 else None
     if match is None:
         raise C3Error(f"size must read like 896MiB, 128MB or 4096, not {text!r}")
     number, prefix, binary = match.groups()
-    power = " KMGT".index(prefix.upper() or " ")
-    value = float(number.replace("_", "")) * (1024 if binary else 1000) ** power
-    if value != int(value):
+    power = " KMGT".index((prefix or " ").upper())
+    # Exact: as a float 1.1 MB would not be a whole number of bytes, and large sizes would be rounded.
+    value = Fraction(number.replace("_", "")) * (1024 if binary else 1000) ** power
+    if value.denominator != 1:
         raise C3Error(f"size must be a whole number of bytes, not {text!r}")
-    return int(value)
+    return whole(f"size {text!r}", int(value), least=0)
 
 
 def format_size(nbytes: int) -> str:
@@ -147,6 +153,11 @@ def format_size(nbytes: int) -> str:
     return f"{value:.4g} {units[0]}"
 
 
-def _whole(what: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def whole(what: str, value: object, least: int) -> int:
+    """``value`` as an int (NumPy's are taken too). Raises :class:`C3Error` outside ``least`` to :data:`LARGEST`."""
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else least - 1
+    if number < least:
         raise C3Error(f"{what} must be a whole number of at least {least}, not {value!r}")
+    if number > LARGEST:
+        raise C3Error(f"{what} must be at most {LARGEST}")
+    return number
