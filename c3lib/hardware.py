@@ -7,6 +7,7 @@ impossible one is an error that names file and key.
 from __future__ import annotations
 
 import math
+import sys
 import tomllib
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -181,7 +182,7 @@ def load_node(name: str, folder: Path = DATA / "hardware") -> Node:
     path = folder / f"{name}.toml"
     try:
         table = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits is only a ValueError
         raise C3Error(f"{path}: not valid TOML: {error}") from None
 
     expected = {"title": str, "vendor": str, "topology": str, "ranks": int, **dict.fromkeys(SECTIONS, dict)}
@@ -256,7 +257,8 @@ def _read_constant(path: Path, key: str, entry: Any, meta: Mapping) -> Constant:
 
 
 def _check_value(where: str, value: Any, meta: Mapping) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+    number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not -sys.float_info.max <= number <= sys.float_info.max:  # not isfinite: an int can be too large for a float
         raise C3Error(f"{where} must be a finite number, not {value!r}")
     if meta["whole"] and value != int(value):
         raise C3Error(f"{where} must be a whole number, not {value!r}")
@@ -271,6 +273,7 @@ def _check_together(path: Path | str, node: Node) -> None:
             node.gpu.cus % node.gpu.dies == 0,
             f"gpu.cus ({node.gpu.cus}) must be a multiple of gpu.dies",
         ),
+        (node.gpu.cus_step < node.gpu.cus, "gpu.cus_step must be fewer than gpu.cus"),
         (node.link.dma_gbs <= node.link.peak_gbs, "link.dma_gbs must not exceed link.peak_gbs"),
         (node.link.cu_gbs <= node.link.peak_gbs, "link.cu_gbs must not exceed link.peak_gbs"),
         (node.dma.peer_engines <= node.dma.engines, "dma.peer_engines must not exceed dma.engines"),
