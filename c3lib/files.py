@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Mapping
 
 from c3lib.errors import C3Error
 
@@ -49,23 +50,35 @@ def write_bytes(path: Path | str, content: bytes) -> Path:
 
     Raises :class:`C3Error` on a full disk or a missing permission; the old file then stands as it was.
     """
-    path = Path(path)
-    scratch = None
+    write_together({Path(path): content})
+    return Path(path)
+
+
+def write_together(contents: Mapping[Path, bytes]) -> None:
+    """Write files that belong together: none is replaced before all of them lie complete on the disk.
+
+    Raises :class:`C3Error` on a full disk or a missing permission; the old files then stand as they were.
+    """
+    scratch: dict[Path, Path] = {}
+    path = Path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
-            scratch = Path(handle.name)
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        scratch.chmod(0o666 & ~_umask())
-        scratch.replace(path)
+        for path, content in contents.items():
+            if path.is_dir():
+                raise C3Error(f"{path}: cannot be written: it is a folder; nothing was changed")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
+                scratch[path] = Path(handle.name)
+                handle.write(content)
+                handle.flush()
+                os.fsync(handle.fileno())
+            scratch[path].chmod(0o666 & ~_umask())
+        for path, complete in scratch.items():
+            complete.replace(path)
     except OSError as error:
         raise C3Error(f"{path}: cannot be written: {error.strerror}; nothing was changed") from None
     finally:
-        if scratch is not None:
-            scratch.unlink(missing_ok=True)
-    return path
+        for complete in scratch.values():
+            complete.unlink(missing_ok=True)
 
 
 def write_text(path: Path | str, text: str) -> Path:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from c3lib.errors import C3Error
-from c3lib.files import ROOT, read_text, write_text
+from c3lib.errors import C3Error, unknown
+from c3lib.files import ROOT, read_text, write_together
+from c3lib.hardware import EVIDENCE
 
 LIBRARIES = ("numpy", "scipy", "pandas", "torch", "cuda-core", "hip-python")
 
@@ -48,13 +49,13 @@ def _commit() -> str:
 
 
 def write_table(frame: pd.DataFrame, path: Path | str, **more: Any) -> Path:
-    """Write ``frame`` as CSV and ``<path>.json`` beside it (provenance and SHA-256 of the CSV), each atomically."""
+    """Write ``frame`` as CSV and ``<path>.json`` beside it (provenance and SHA-256 of the CSV): both or neither."""
     path = Path(path)
     text = frame.to_csv(index=False, lineterminator="\n")
     digest = hashlib.sha256(text.encode()).hexdigest()
     sidecar = {"sha256": digest, "rows": len(frame), **provenance(**more)}
-    write_text(path, text)
-    write_text(sidecar_path(path), json.dumps(sidecar, indent=2, sort_keys=True) + "\n")
+    described = json.dumps(sidecar, indent=2, sort_keys=True) + "\n"
+    write_together({path: text.encode(), sidecar_path(path): described.encode()})
     return path
 
 
@@ -76,7 +77,7 @@ def read_table(path: Path | str) -> tuple[pd.DataFrame, dict[str, Any]]:
     side = sidecar_path(path)
     try:
         sidecar = json.loads(read_text(side))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise C3Error(f"{side}: not valid JSON: {error}") from None
     if not isinstance(sidecar, dict) or "sha256" not in sidecar:
         raise C3Error(f"{side}: key sha256 is missing")
@@ -90,14 +91,17 @@ def publishable(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame itself, if a figure may show it.
 
     Raises:
-        C3Error: no rows, more than one kind of evidence, or measured rows whose bytes were not verified.
+        C3Error: no rows, unknown or more than one kind of evidence, or measured rows whose bytes were not verified.
     """
     if frame.empty:
         raise C3Error("results: no rows to show")
-    kinds = sorted(frame["evidence"].unique())
+    kinds = sorted(map(str, frame["evidence"].unique()))
     if len(kinds) > 1:
         raise C3Error(f"results: evidence must not be mixed in one series, found {', '.join(kinds)}")
-    unverified = frame[(frame["evidence"] == "measured") & ~frame["verified"]]
+    if kinds[0] not in EVIDENCE:
+        raise unknown("evidence", kinds[0], EVIDENCE)
+    # Compared with True: an empty or foreign value is not a verification.
+    unverified = frame[(frame["evidence"] == "measured") & ~frame["verified"].eq(True).astype(bool)]
     if len(unverified):
         row = unverified.iloc[0]
         raise C3Error(
