@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -13,8 +14,12 @@ from c3lib.files import read_text
 from c3lib.hardware import COLLECTIVES, EVIDENCE
 
 _text = lambda **more: pa.Column(str, coerce=True, **more)  # noqa: E731
-_seconds = lambda: pa.Column(float, pa.Check.gt(0), coerce=True)  # noqa: E731
-_count = lambda least=0: pa.Column(int, pa.Check.ge(least), coerce=True)  # noqa: E731
+_finite = pa.Check.in_range(-sys.float_info.max, sys.float_info.max, name="finite")
+_number = lambda *checks, **more: pa.Column(float, [_finite, *checks], coerce=True, **more)  # noqa: E731
+_seconds = lambda: _number(pa.Check.gt(0))  # noqa: E731
+# Not coerced: pandas would turn 7.5 into 7 and the text "False" into True without a word.
+_count = lambda least=0: pa.Column(int, pa.Check.ge(least))  # noqa: E731
+_flag = lambda: pa.Column(bool)  # noqa: E731
 
 RESULTS = pa.DataFrameSchema(
     {
@@ -32,21 +37,21 @@ RESULTS = pa.DataFrameSchema(
         "rank_bytes": _count(),
         "length_class": _text(checks=pa.Check.isin(("G-long", "C-long", "GC-equal"))),
         "strategy": _text(),
-        "oracle": pa.Column(bool, coerce=True),
+        "oracle": _flag(),
         "repetition": _count(),
-        "cus_taken": pa.Column(float, pa.Check.ge(0), coerce=True),
+        "cus_taken": _number(pa.Check.ge(0)),
         "gemm_alone_s": _seconds(),
-        "collective_alone_s": pa.Column(float, pa.Check.ge(0), coerce=True),
+        "collective_alone_s": _number(pa.Check.ge(0)),
         "gemm_end_s": _seconds(),
-        "collective_end_s": pa.Column(float, pa.Check.ge(0), coerce=True),
+        "collective_end_s": _number(pa.Check.ge(0)),
         "concurrent_s": _seconds(),
-        "ideal": pa.Column(float, pa.Check.in_range(1, 2), coerce=True),
-        "speedup": pa.Column(float, pa.Check.gt(0), coerce=True),
-        "fraction_of_ideal": pa.Column(float, nullable=True, coerce=True),
-        "gemm_slowdown": pa.Column(float, pa.Check.gt(0), coerce=True),
-        "collective_slowdown": pa.Column(float, nullable=True, coerce=True),
-        "unstable_ideal": pa.Column(bool, coerce=True),
-        "verified": pa.Column(bool, coerce=True),
+        "ideal": _number(pa.Check.in_range(1, 2)),
+        "speedup": _number(pa.Check.gt(0)),
+        "fraction_of_ideal": _number(nullable=True),
+        "gemm_slowdown": _number(pa.Check.gt(0)),
+        "collective_slowdown": _number(nullable=True),
+        "unstable_ideal": _flag(),
+        "verified": _flag(),
         "path": _text(),
     },
     strict=True,
@@ -62,9 +67,9 @@ CLAIMS = pa.DataFrameSchema(
         "paper": _text(checks=pa.Check.isin(("conccl", "ficco", "dma_latte"))),
         "figure": pa.Column(str, nullable=True),
         "quantity": _text(),
-        "value": pa.Column(float, nullable=True, coerce=True),
-        "low": pa.Column(float, nullable=True, coerce=True),
-        "high": pa.Column(float, nullable=True, coerce=True),
+        "value": _number(nullable=True),
+        "low": _number(nullable=True),
+        "high": _number(nullable=True),
         "unit": _text(),
         "source": _text(),
         "confidence": _text(checks=pa.Check.isin(("high", "medium", "low"))),
@@ -81,9 +86,7 @@ def read_csv(path: Path | str, schema: pa.DataFrameSchema) -> pd.DataFrame:
     text = read_text(path)
     kinds = {name: str for name, column in schema.columns.items() if str(column.dtype) in ("str", "string")}
     try:
-        frame = pd.read_csv(
-            io.StringIO(text), dtype=kinds, keep_default_na=False, na_values=[""], float_precision="round_trip"
-        )
+        frame = pd.read_csv(io.StringIO(text), dtype=kinds, keep_default_na=False, na_values=[""])
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
         raise C3Error(f"{path}: not a CSV table of the expected form: {error}") from None
     return check(frame, schema, str(path))
