@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from itertools import product
 from typing import Iterable, Sequence
 
@@ -32,7 +33,8 @@ def run_suite(
     evidence. Any other backend runs all arms interleaved, in an order shuffled by ``seed``.
 
     Raises:
-        C3Error: unknown node, suite, strategy or backend; ``repeats`` below 1; an empty suite.
+        C3Error: unknown node, suite, strategy or backend; ``repeats`` below 1; an empty suite; a scenario name or a
+            strategy given twice; a collective of more ranks than the node has.
     """
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
         raise C3Error(f"repeats must be a whole number of at least 1, not {repeats!r}")
@@ -42,6 +44,13 @@ def run_suite(
     chosen = [strategy(name) for name in strategies]
     if not scenarios or not chosen:
         raise C3Error("run: needs at least one scenario and one strategy")
+    _refuse_twice("scenario", [scenario.name for scenario in scenarios])
+    _refuse_twice("strategy", [how.name for how in chosen])
+    for scenario in scenarios:
+        if scenario.collective.ranks > node.ranks:
+            raise C3Error(
+                f"run: scenario {scenario.name!r} wants {scenario.collective.ranks} ranks, {node.name} has {node.ranks}"
+            )
     runner = open_backend(backend, node)
     frames = [
         _rows(node, label, runner, part, how, repetition, runner.run(part, how, repetition))
@@ -52,6 +61,13 @@ def run_suite(
     frame = pd.concat(frames, ignore_index=True)
     keys = pd.DataFrame({"a": frame["scenario"].map(order), "b": frame["strategy"].map(rank), "c": frame["repetition"]})
     return frame.loc[keys.sort_values(["a", "b", "c"]).index].reset_index(drop=True)
+
+
+def _refuse_twice(what: str, names: list[str]) -> None:
+    """Rows are known by these names: two arms of one name would be merged into one mean."""
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise C3Error(f"run: {what} {name!r} is given {times} times")
 
 
 def _arms(
@@ -115,10 +131,17 @@ def summarise(rows: pd.DataFrame, by: Sequence[str] = ("strategy",), seed: int =
     Repetitions are first reduced to their median. Columns: ``by``, ``scenarios``, ``fraction_of_ideal`` (mean F),
     ``low``, ``high`` (interval of the mean), ``fraction_of_means``, ``speedup`` (mean S), ``speedup_max``, ``ideal``
     (mean I), ``oracle``, ``evidence``.
+
+    Raises:
+        C3Error: rows of two nodes, suites, backends or kinds of evidence that ``by`` does not keep apart.
     """
-    arms = ["node", "scenario", "strategy"]
+    apart = ["node", "suite", "backend", "evidence"]
+    for name in apart:
+        if name not in by and rows[name].nunique() > 1:
+            raise C3Error(f"results: a mean over more than one {name}: {', '.join(sorted(rows[name].unique()))}")
+    arms = [*apart, "scenario", "strategy"]
     numbers = ["fraction_of_ideal", "speedup", "ideal"]
-    keep = [name for name in dict.fromkeys([*by, "oracle", "evidence"]) if name not in arms]
+    keep = [name for name in dict.fromkeys([*by, "oracle"]) if name not in arms]
     per_scenario = rows.groupby(arms, sort=False).agg(
         {**dict.fromkeys(numbers, "median"), **dict.fromkeys(keep, "first")}
     )
@@ -138,7 +161,7 @@ def summarise(rows: pd.DataFrame, by: Sequence[str] = ("strategy",), seed: int =
                 "speedup_max": group["speedup"].max(),
                 "ideal": group["ideal"].mean(),
                 "oracle": bool(group["oracle"].any()),
-                "evidence": "/".join(sorted(group["evidence"].unique())),
+                "evidence": group["evidence"].iloc[0],
             }
         )
     return pd.DataFrame(table)

@@ -32,8 +32,9 @@ def fraction_of_ideal(realised: ArrayLike, ideal: ArrayLike) -> NDArray:
 
 
 def fraction_of_mean_ideal(realised: ArrayLike, ideal: ArrayLike) -> float:
-    """F of the means, ``(mean S - 1) / (mean I - 1)``: the second way to average, robust where I is near 1."""
-    return float((np.mean(np.asarray(realised, float)) - 1) / (np.mean(np.asarray(ideal, float)) - 1))
+    """F of the means, ``(mean S - 1) / (mean I - 1)``: robust where I is near 1, NaN at 1."""
+    gain = float(np.mean(np.asarray(ideal, float))) - 1
+    return (float(np.mean(np.asarray(realised, float))) - 1) / gain if gain > 0 else float("nan")
 
 
 def lost_time(gemm_time_s: ArrayLike, collective_time_s: ArrayLike, concurrent_time_s: ArrayLike) -> NDArray:
