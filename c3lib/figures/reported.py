@@ -44,7 +44,8 @@ def reported(node: str) -> dict[str, Reported]:
 def calibrated(node: str) -> set[str]:
     """Claims, named as in :func:`reported`, that were used to set a constant of the node."""
     constants = load_node(node).constants.values()
-    return {item.calibrated_on.removeprefix("conccl.") for item in constants if item.calibrated_on}
+    claims = (claim for item in constants for claim in (item.calibrated_on or "").split())
+    return {claim.removeprefix("conccl.") for claim in claims}
 
 
 def elsewhere(node: str) -> str:

@@ -18,7 +18,7 @@ SIZES = tuple(2**power for power in range(12, 33))
 AT_PAR = 1.1
 """DMA is at par with the library where it takes at most this times the library's time (ours, as the claims have it)."""
 
-MB = 1e6
+MIB = 2**20  # a size reported in MB, its base unstated, is taken as MiB, as the claims take it
 
 
 def _batch(kind: str, sizes: np.ndarray, node: Node) -> kernels.CollectiveBatch:
@@ -81,21 +81,21 @@ def dma_over_library(rows: pd.DataFrame) -> Figure:
     for (name, colour), height in zip(labels.items(), first, strict=False):
         axis.text(SIZES[0] * 1.15, height + top * 0.03, name, color=colour, weight="bold", va="bottom")
     if known:
-        factor, below = known["small_size_slowdown"].value, known["small_size_slowdown_below"].value * MB
+        factor, below = known["small_size_slowdown"].value, known["small_size_slowdown_below"].value * MIB
         axis.plot([SIZES[0], below], [factor, factor], color=style.GREY, lw=1, ls=(0, (3, 2)))
         axis.plot([below], [factor], **style.REPORTED)
         axis.text(
             below * 1.25,
             factor,
-            f"reported: up to {factor:g}x\nslower below {below / MB:.0f} MB",
+            f"reported: up to {factor:g}x\nslower below {below / MIB:.0f} MB",
             color=style.GREY,
             va="center",
         )
-        start = known["rccl_parity_from"].value * MB
+        start = known["rccl_parity_from"].value * MIB
         axis.plot([start, SIZES[-1]], [known["rccl_parity_ratio"].value] * 2, color=style.GREY, lw=1, ls=(0, (3, 2)))
         axis.plot([start], [known["rccl_parity_ratio"].value], **style.REPORTED)
         axis.annotate(
-            f"reported: equal\nfrom {start / MB:.0f} MB",
+            f"reported: equal\nfrom {start / MIB:.0f} MB",
             (start, 1),
             (0, 26),
             textcoords="offset points",
@@ -124,11 +124,11 @@ def plateau(rows: pd.DataFrame) -> Figure:
             border = latency_bound_below(rows, kind, transport)
             axis.plot([border], [LATENCY_BOUND_BELOW], color=colour, **style.MODELLED)
             name, height = ("library", 0.26) if transport == "library" else ("DMA", 0.18)
-            axis.text(0.98, height, f"{name}: < {border / MB:.0f} MB", color=colour, weight="bold", **corner)
+            axis.text(0.98, height, f"{name}: < {border / MIB:.0f} MiB", color=colour, weight="bold", **corner)
         axis.axhspan(0, LATENCY_BOUND_BELOW, color=style.FAINT, alpha=0.35, lw=0, zorder=0)
         value = known.get(f"latency_bound_below.{style.SHORT[kind].lower()}")
         if value is not None:
-            axis.plot([value.value * MB], [LATENCY_BOUND_BELOW], **style.REPORTED)
+            axis.plot([value.value * MIB], [LATENCY_BOUND_BELOW], **style.REPORTED)
             axis.text(0.98, 0.1, f"reported: < {value.value:.0f} MB", color=style.GREY, **corner)
         axis.text(0.98, 0.34, "latency-bound", color="#333333", **corner)
         style.size_axis(axis, SIZES, "collective size, total")
@@ -153,17 +153,17 @@ def finding_sizes(rows: pd.DataFrame) -> style.Finding:
             else " and never comes to par"
         )
         if known:
-            large = dma.loc[dma["total_bytes"] >= known["rccl_parity_from"].value * MB, "over_library"].max()
+            large = dma.loc[dma["total_bytes"] >= known["rccl_parity_from"].value * MIB, "over_library"].max()
             factor = known["small_size_slowdown"].value
             text += (
                 f" (reported: up to {factor:g}x, {'near' if abs(worst - factor) <= 0.25 * factor else '**not met**'}; "
             )
             text += f"equal from {known['rccl_parity_from'].value:.0f} MB, where ours is at most {large:.2f}x)"
         border = latency_bound_below(rows, kind, "library")
-        text += f"; latency-bound below {border / MB:.1f} MB by the library"
+        text += f"; latency-bound below {border / MIB:.1f} MiB by the library"
         value = known.get(f"latency_bound_below.{style.SHORT[kind].lower()}")
         if value is not None:
-            near = 0.5 <= border / (value.value * MB) <= 2
+            near = 0.5 <= border / (value.value * MIB) <= 2
             verdict = "within a factor of 2" if near else "**does not hold under our criterion**"
             text += f" (reported {value.value:.0f} MB: {verdict})"
         parts.append(text)
