@@ -1,0 +1,89 @@
+"""The law of sharing: grants in closed form, and the fixed point of the queued rates."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from c3lib.model.sharing import queued_rates, waterfill
+
+demands = st.lists(st.floats(0, 100), min_size=1, max_size=5).map(np.array)
+
+
+@pytest.mark.parametrize(
+    ("demand", "capacity", "grant"),
+    [
+        ([3, 4], 10, [3, 4]),
+        ([8, 8], 10, [5, 5]),
+        ([2, 12], 10, [2, 8]),
+        ([12, 2], 10, [8, 2]),
+        ([9, 1, 9], 10, [4.5, 1, 4.5]),
+        ([0, 20], 10, [0, 10]),
+        ([5, 5], 0, [0, 0]),
+        ([7], 10, [7]),
+    ],
+)
+def test_grants_by_hand(demand, capacity, grant):
+    assert waterfill(np.array(demand, float), capacity) == pytest.approx(np.array(grant))
+
+
+@given(demands, st.floats(0, 200))
+def test_grants_are_max_min_fair(demand, capacity):
+    grant = waterfill(demand, capacity)
+    assert (grant <= demand + 1e-9).all()
+    assert grant.sum() == pytest.approx(min(capacity, demand.sum()), abs=1e-9)
+    cut = grant < demand - 1e-9
+    # Whoever is cut gets no less than anybody else: nobody could be given more without taking from a poorer one.
+    assert not cut.any() or (grant[cut].min() >= grant.max() - 1e-9)
+
+
+@given(demands, st.floats(0, 200), st.randoms(use_true_random=False))
+def test_order_of_tasks_is_irrelevant(demand, capacity, random):
+    order = list(range(len(demand)))
+    random.shuffle(order)
+    assert waterfill(demand[order], capacity) == pytest.approx(waterfill(demand, capacity)[order], abs=1e-9)
+
+
+def test_the_demand_is_left_as_it_was():
+    demand = np.array([[8.0, 1.0], [8.0, 1.0]])
+    waterfill(demand, 10)
+    assert demand.tolist() == [[8.0, 1.0], [8.0, 1.0]]
+
+
+def pair(*values):
+    return np.array(values, float)[:, None]
+
+
+def test_no_queueing_leaves_the_smaller_of_units_and_path():
+    rate = queued_rates(pair(2, 5), pair(3, 4), pair(1, 1), (True, True), 10, 0.0)
+    assert rate[:, 0] == pytest.approx([2, 4])
+
+
+def test_one_that_does_not_wait_slows_the_other_only():
+    """Closed form: a DMA engine moves 4 of 10 bytes a second, the kernel falls by 1 + 2.5 x 0.4 = 2."""
+    rate = queued_rates(pair(6, 4), pair(np.inf, np.inf), pair(1, 1), (True, False), 10, 2.5)
+    assert rate[:, 0] == pytest.approx([3, 4])
+
+
+def test_equal_kernels_meet_at_the_root_of_the_quadratic():
+    """r = u / (1 + q r / C) with u = 6, q / C = 1: r^2 + r - 6 = 0, r = 2."""
+    rate = queued_rates(pair(6, 6), pair(np.inf, np.inf), pair(1, 1), (True, True), 10, 10.0)
+    assert rate[:, 0] == pytest.approx([2, 2], rel=1e-6)
+
+
+def test_slack_in_the_units_is_lost_first():
+    """Units for 8, a path for 4: queueing by 1 + 1 halves the units to 4, and the rate does not move."""
+    rate = queued_rates(pair(8, 10), pair(4, np.inf), pair(1, 1), (True, False), 10, 1.0)
+    assert rate[:, 0] == pytest.approx([4, 10])
+
+
+rates = st.floats(0.01, 100)
+
+
+@given(rates, rates, rates, rates, st.floats(0, 5), st.tuples(st.booleans(), st.booleans()))
+def test_rates_solve_their_own_equation(first, second, first_path, second_path, coefficient, sensitive):
+    units, path, traffic, capacity = pair(first, second), pair(first_path, second_path), pair(1, 2), 50.0
+    rate = queued_rates(units, path, traffic, sensitive, capacity, coefficient)
+    load = (rate * traffic)[::-1] / capacity
+    again = np.minimum(path, units / (1 + coefficient * np.array(sensitive)[:, None] * load))
+    assert rate == pytest.approx(again, rel=1e-6)
