@@ -20,3 +20,11 @@ def test_notebook_runs_quietly_and_gives_the_same_bytes_again(path, tmp_path):
     assert made[0], "it published nothing"
     assert [name for name in made[0] if made[0][name] != made[1].get(name)] == [], "files that differ between two runs"
     assert [output["text"] for output in outputs if output.get("name") == "stderr"] == [], "warnings in the report"
+
+
+@pytest.mark.notebooks
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebook_runs_on_a_node_the_papers_say_nothing_about(path, tmp_path):
+    result = run(path, tmp_path / "out", tmp_path / "build", if_known={"node": "h200_1"})
+    assert result.published
+    assert "h200_1" in (tmp_path / "build" / path.name).read_text()

@@ -1,4 +1,4 @@
-"""Figures 5a to 5c and 6 of arXiv 2412.14335: kernels alone, with fewer CUs, and their use of the last-level cache."""
+"""Figures 5a to 5c of arXiv 2412.14335: kernels alone, with fewer CUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ LOST_CUS = (8, 32, 64)
 """CUs taken away at which a slowdown is reported."""
 
 
-def _suite(node: str, suite: str) -> tuple[Any, list, kernels.GemmBatch, kernels.CollectiveBatch]:
+def suite_batch(node: str, suite: str) -> tuple[Any, list, kernels.GemmBatch, kernels.CollectiveBatch]:
+    """A node, the scenarios of a suite for it, and these as batches."""
     machine = load_node(node)
     scenarios = load_suite(suite, machine.ranks)
     return machine, scenarios, *kernels.batch(scenarios, machine)
@@ -26,7 +27,7 @@ def _suite(node: str, suite: str) -> tuple[Any, list, kernels.GemmBatch, kernels
 
 def gemm_rows(node: str, suite: str = "conccl30") -> pd.DataFrame:
     """Slowdown of each GEMM shape of a suite with CUs taken away, from none to 45 % of them in partition steps."""
-    machine, scenarios, gemm, _ = _suite(node, suite)
+    machine, scenarios, gemm, _ = suite_batch(node, suite)
     gpu = machine.gpu
     alone = kernels.gemm_time_s(gemm, gpu.cus, machine)
     frames = [
@@ -104,7 +105,7 @@ def finding_gemm(rows: pd.DataFrame) -> style.Finding:
 
 def collective_rows(node: str, suite: str = "conccl30", most_cus: int = 128) -> pd.DataFrame:
     """Time of each library collective of a suite against the CUs given to it, over its time with the default CUs."""
-    machine, scenarios, _, collective = _suite(node, suite)
+    machine, scenarios, _, collective = suite_batch(node, suite)
     default = kernels.library_time_s(collective, machine)
     counts = [cus for cus in (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128) if cus <= most_cus]
     frames = [
@@ -192,68 +193,3 @@ def finding_collective(rows: pd.DataFrame) -> style.Finding:
         + ". Beside a GEMM, CUs beyond that are taken for nothing: the link is the limit."
         + elsewhere(node)
     )
-
-
-def cache_rows(node: str, suite: str = "conccl30") -> pd.DataFrame:
-    """Traffic into the last-level cache over its peak bandwidth, for each kernel of a suite run alone.
-
-    GEMM: traffic beyond L2 over its time. Collective: bytes read and written over its time with the default CUs.
-    """
-    machine, scenarios, gemm, collective = _suite(node, suite)
-    peak = machine.gpu.llc_peak_gbs * 1e9
-    gemm_share = gemm.beyond_l2_bytes / kernels.gemm_time_s(gemm, machine.gpu.cus, machine) / peak
-    moved = collective.sent_bytes * kernels.BYTES_PER_LINK_BYTE
-    coll_share = moved / kernels.library_time_s(collective, machine) / peak
-    frame = pd.DataFrame(
-        {
-            "kernel": [style.SHORT[item.gemm.bound(machine.gpu)] for item in scenarios]
-            + [style.SHORT[item.collective.kind] for item in scenarios],
-            "case": [str(item.gemm) for item in scenarios] + [str(item.collective.nbytes) for item in scenarios],
-            "share": np.concatenate([gemm_share, coll_share]),
-        }
-    )
-    frame = frame.drop_duplicates(["kernel", "case"]).reset_index(drop=True)
-    return frame.assign(node=node, evidence="modelled", relative=frame["share"] / frame["share"].max())
-
-
-@style.styled
-def cache_use(rows: pd.DataFrame) -> Figure:
-    """Fig. 6: last-level cache bandwidth used by AG, A2A, CB and MB kernels, relative to the heaviest user."""
-    evidence, node = style.shown(rows), rows["node"].iloc[0]
-    colours = {
-        "AG": style.KIND["all-gather"],
-        "A2A": style.KIND["all-to-all"],
-        "CB": style.BOUND["compute"],
-        "MB": style.BOUND["memory"],
-    }
-    present = [name for name in colours if name in rows["kernel"].values]
-    figure, axis = style.canvas(height_in=2.9)
-    for place, name in enumerate(reversed(present)):
-        values = rows.loc[rows["kernel"] == name, "relative"]
-        mean = values.mean()
-        axis.barh(place, mean, height=0.55, color=colours[name], alpha=0.35, lw=0)
-        axis.plot(values, np.full(len(values), place), color=colours[name], **style.MODELLED)
-        share = rows.loc[rows["kernel"] == name, "share"].mean()
-        axis.text(max(values.max(), mean) + 0.02, place, f"mean {share:.0%} of peak", va="center", color=colours[name])
-    names = {"AG": "all-gather (AG)", "A2A": "all-to-all (A2A)", "CB": "compute-bound GEMM", "MB": "memory-bound GEMM"}
-    axis.set_yticks(range(len(present)), [names[name] for name in reversed(present)])
-    axis.set(xlim=(0, 1.28), xlabel="last-level cache traffic, relative to the heaviest kernel (1.0)")
-    axis.set_xticks(np.linspace(0, 1, 6))
-    style.stamp(figure, evidence, node, f"{len(rows)} kernels, bar: mean")
-    return figure
-
-
-def finding_cache(rows: pd.DataFrame) -> style.Finding:
-    """The order of the four kinds, and whether it is the reported one (AG low, A2A moderate, MB highest)."""
-    node = rows["node"].iloc[0]
-    means = rows.groupby("kernel")["share"].mean().sort_values()
-    order = " < ".join(f"{name} {share:.0%}" for name, share in means.items())
-    text = f"Mean share of peak last-level cache bandwidth: {order}."
-    if reported(node):
-        highest = "agrees" if means.index[-1] == "MB" else f"**fails: {means.index[-1]} is highest here**"
-        apart = means.get("A2A", np.nan) / means.get("AG", np.nan)
-        moderate = (
-            "agrees" if apart > 1.1 else f"**fails: A2A is {apart:.2f} times AG here, as both move the same bytes**"
-        )
-        text += f" Reported without numbers: memory-bound GEMMs highest ({highest}); A2A above AG ({moderate})."
-    return style.Finding(text + elsewhere(node))
