@@ -1,0 +1,182 @@
+"""The rules of arXiv 2412.14335 for launch order, CU split and CUs withheld, and their score against a sweep.
+
+A rule sees only what the paper gives it: workgroup counts, a slowdown table profiled once per GPU type on isolated
+kernels, rooflines at 70 % of peak, and whether a GEMM is memory-bound. No rule looks at a concurrent time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from c3lib.errors import C3Error
+from c3lib.hardware import COLLECTIVES, Node
+from c3lib.model import kernels
+from c3lib.model.contention import predict, split_sweep, withheld_cus
+from c3lib.strategy import strategy
+from c3lib.workload import DTYPE_BYTES, Collective, Gemm, Scenario
+
+if TYPE_CHECKING:
+    import pandas
+
+EFFICIENCY = 0.70
+"""Share of peak flop/s, memory and link bandwidth that the roofline assumes (the paper's, by its review)."""
+
+TABLE_GEMMS = tuple(
+    Gemm(tokens, *matrix) for matrix in ((36864, 12288), (12288, 12288)) for tokens in (40, 72, 2056, 4104)
+)
+"""GEMMs that the slowdown table is profiled on: matrices of GPT-3 175B's size, in no suite, fixed or random."""
+
+TABLE_BYTES = 10**9
+"""Total size of the profiled collectives: not a whole number of MiB, so in no suite either."""
+
+TIE = 1e-9
+"""Two times that differ by less than this share are equal: either choice is then a hit."""
+
+
+@dataclass(frozen=True)
+class SplitTable:
+    """Slowdowns over the isolated default, by CUs for the collective, ``counts``.
+
+    ``gemm`` has for each bound the slowdown of a GEMM on the CUs that are left, a mean over profiled GEMMs;
+    ``collective`` has for each kind the slowdown with so many CUs.
+    """
+
+    counts: tuple[int, ...]
+    gemm: Mapping[str, NDArray]
+    collective: Mapping[str, NDArray]
+
+
+def launch_order(workgroups: Mapping[str, int]) -> list[str]:
+    """Names of kernels in the order to launch them: ascending workgroup count, equal ones as given.
+
+    So the collective gets its CUs before the GEMM floods the dispatcher.
+    """
+    return sorted(workgroups, key=lambda name: workgroups[name])
+
+
+def candidates(node: Node) -> tuple[int, ...]:
+    """CUs for the collective that the split rule chooses from: the sweep's without 0.
+
+    The paper's counts start at the smallest partition. Nor could the rule judge 0: in a table of isolated kernels no
+    partition costs nothing, so it would always win.
+    """
+    return tuple(count for count in split_sweep(node) if count > 0)
+
+
+def split_table(node: Node) -> SplitTable:
+    """The slowdown table of a node, from isolated curves alone; once per GPU type."""
+    counts = candidates(node)
+    table = {}
+    for bound in ("compute", "memory"):
+        chosen = [gemm for gemm in TABLE_GEMMS if gemm.bound(node.gpu) == bound]
+        if not chosen:
+            raise C3Error(f"{node.name}: no GEMM of the slowdown table is {bound}-bound with ridge {node.gpu.ridge:g}")
+        shapes = zip(*((gemm.m, gemm.n, gemm.k, DTYPE_BYTES[gemm.dtype]) for gemm in chosen), strict=True)
+        gemms = kernels.gemm_batch(*shapes, node)
+        alone = kernels.gemm_time_s(gemms, node.gpu.cus, node)
+        times = [kernels.gemm_time_s(gemms, node.gpu.cus - count, node) for count in counts]
+        table[bound] = np.array([(time / alone).mean() for time in times])
+    kinds = [Scenario(kind, TABLE_GEMMS[0], Collective(kind, TABLE_BYTES, node.ranks)) for kind in COLLECTIVES]
+    collectives = kernels.batch(kinds, node)[1]
+    default = kernels.library_field(collectives, node, "default_cus")
+    alone = kernels.library_time_s(collectives, node)
+    # The library launches its default count, however wide the partition is.
+    with_cus = [kernels.cu_collective_time_s(collectives, np.minimum(count, default), node) for count in counts]
+    slowed = np.stack([np.where(alone > 0, time / np.maximum(alone, 1e-12), 1.0) for time in with_cus], -1)
+    return SplitTable(counts, table, dict(zip(COLLECTIVES, slowed, strict=True)))
+
+
+def roofline_s(scenario: Scenario, node: Node) -> tuple[float, float]:
+    """Times of GEMM and collective in seconds at :data:`EFFICIENCY` of the peak rates."""
+    gemm, gpu = scenario.gemm, node.gpu
+    flops = gpu.matrix_peak_tflops * 1e12 * 2 / DTYPE_BYTES[gemm.dtype]
+    links = min(node.links_used(), scenario.collective.ranks - 1) if node.topology == "mesh" else node.links_used()
+    moved = scenario.collective.sent_bytes
+    return (
+        max(gemm.flops / flops, gemm.nbytes / (gpu.hbm_peak_gbs * 1e9)) / EFFICIENCY,
+        moved / (links * node.link.peak_gbs * 1e9) / EFFICIENCY if moved else 0.0,
+    )
+
+
+def cu_split(scenarios: Sequence[Scenario], node: Node, table: SplitTable | None = None) -> NDArray:
+    """CUs for the collective by the partition rule, ``(scenarios,)``; of equal splits the smallest.
+
+    ``argmin over k of max(Tg * s_gemm(N - k), Tc * s_collective(k))`` with ``Tg`` and ``Tc`` from the roofline and the
+    slowdowns ``s`` from ``table`` (default: :func:`split_table`).
+    """
+    table = table or split_table(node)
+    chosen = []
+    for scenario in scenarios:
+        gemm_s, collective_s = roofline_s(scenario, node)
+        gemm = gemm_s * table.gemm[scenario.gemm.bound(node.gpu)]
+        collective = collective_s * table.collective[scenario.collective.kind]
+        chosen.append(table.counts[int(np.maximum(gemm, collective).argmin())])
+    return np.array(chosen, int)
+
+
+def score_split(scenarios: Sequence[Scenario], node: Node) -> pandas.DataFrame:
+    """The split rule against the sweep of ``c3_rp`` over the same candidates.
+
+    One row a scenario: ``scenario, chosen, best, hit, loss, loss_full, bound, collective``. ``loss`` is the time behind
+    the best candidate as a fraction of it, ``loss_full`` likewise with no partition (0) in the sweep; that can be below
+    0 nowhere.
+    """
+    counts = split_sweep(node)
+    times = _swept_s(scenarios, node, "c3_rp", counts)
+    frame = _score(scenarios, node, cu_split(scenarios, node), counts[1:], times[:, 1:])
+    chosen_s = times[:, 1:].min(-1) * (1 + frame["loss"].to_numpy())
+    frame.insert(5, "loss_full", chosen_s / times.min(-1) - 1)
+    return frame
+
+
+def score_order(scenarios: Sequence[Scenario], node: Node) -> pandas.DataFrame:
+    """The launch-order rule against both orders without a partition: ``chosen`` and ``best`` name the first kernel."""
+    gemm, collective = kernels.batch(scenarios, node)
+    workgroups = kernels.library_field(collective, node, "default_cus")
+    firsts = ("collective", "gemm")
+    rule = [
+        launch_order({"collective": int(mine), "gemm": int(other)})[0]
+        for mine, other in zip(workgroups, gemm.workgroups, strict=True)
+    ]
+    times = [predict(gemm, collective, node, strategy(name)).time_s for name in ("c3_sp", "c3_base")]
+    return _score(scenarios, node, np.array(rule, object), firsts, np.stack(times, -1))
+
+
+def score_withhold(scenarios: Sequence[Scenario], node: Node) -> pandas.DataFrame:
+    """The rule of ``conccl_rp`` (a step off memory-bound GEMMs) against a sweep of withheld CUs, 0 included."""
+    counts = split_sweep(node)
+    rule = withheld_cus(kernels.batch(scenarios, node)[0], node)
+    return _score(scenarios, node, rule, counts, _swept_s(scenarios, node, "conccl_rp", counts))
+
+
+def _swept_s(scenarios: Sequence[Scenario], node: Node, name: str, counts: Sequence[int]) -> NDArray:
+    gemm, collective = kernels.batch(scenarios, node)
+    how = strategy(name)
+    return np.stack([predict(gemm, collective, node, how, cus=count).time_s for count in counts], -1)
+
+
+def _score(scenarios: Sequence[Scenario], node: Node, chosen: NDArray, choices: Sequence, times: NDArray):
+    """Rows of a score: ``times`` has a column for each of ``choices``; where several are best, the first is named."""
+    import pandas
+
+    column = np.array([list(choices).index(item) for item in chosen])
+    loss = times[np.arange(len(column)), column] / times.min(-1) - 1
+    best = [choices[index] for index in times.argmin(-1)]
+    hit = loss <= TIE
+    return pandas.DataFrame(
+        {
+            "scenario": [scenario.name for scenario in scenarios],
+            "chosen": list(chosen),
+            # A tie is no miss: the choice then stands as the best.
+            "best": [mine if right else other for mine, right, other in zip(chosen, hit, best, strict=True)],
+            "hit": hit,
+            "loss": np.where(hit, 0.0, loss),
+            "bound": [scenario.gemm.bound(node.gpu) for scenario in scenarios],
+            "collective": [scenario.collective.kind for scenario in scenarios],
+        }
+    )
