@@ -66,9 +66,12 @@ def split_sweep(node: Node) -> tuple[int, ...]:
 
 
 def withheld_cus(gemm: GemmBatch, node: Node) -> NDArray:
-    """The ``conccl_rp`` rule: one partition step off a memory-bound GEMM, none off a compute-bound one."""
-    memory = kernels.memory_time_s(gemm, node.gpu.cus, node) > kernels.compute_time_s(gemm, node.gpu.cus, node)
-    return np.where(memory, node.gpu.cus_step, 0)
+    """The ``conccl_rp`` rule: one partition step off a memory-bound GEMM, none off a compute-bound one.
+
+    Bound as :meth:`c3lib.workload.Gemm.bound` has it, against the ridge of the GPU's peaks: what a program knows
+    before anything has run.
+    """
+    return np.where(gemm.memory_bound, node.gpu.cus_step, 0)
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class SharedGpu:
             library = kernels.cu_collective_gbs(collective, default, node)
             link = np.where(on.link, kernels.link_gbs(node, collective.peers, "dma"), library)
             latency = np.where(on.launch, kernels.dma_latency_s(collective, node), latency)
-        self._link_rate = kernels.transfers_per_s(link, collective.sent_bytes)
+        self.link_rate = kernels.transfers_per_s(link, collective.sent_bytes)
         self._cu_driven = by_cu
         self._queueing = interference.memory_queueing * np.asarray(on.queueing, float)
         self._share_hbm = np.asarray(on.hbm)
@@ -152,7 +155,7 @@ class SharedGpu:
             )
             by_units[0] = 1 / np.maximum(*limits)
         if collective_cus is not None:
-            by_units[1] = self._link_rate
+            by_units[1] = self.link_rate
             if self._cu_driven:
                 per_cu = kernels.library_field(self._collective, node, "cu_gbs")
                 by_units[1] = kernels.transfers_per_s(collective_cus * per_cu, self._collective.sent_bytes)
@@ -163,7 +166,7 @@ class SharedGpu:
         rate = np.stack(by_units)
         if gemm_cus is not None and collective_cus is not None:
             sensitive = (True, self._cu_driven)
-            by_path = np.stack([np.full_like(nothing, np.inf), self._link_rate])
+            by_path = np.stack([np.full_like(nothing, np.inf), self.link_rate])
             traffic = np.stack([self._gemm.beyond_l2_bytes, sent])
             rate = sharing.queued_rates(rate, by_path, traffic, sensitive, capacity, self._queueing)
             nbytes = np.stack([self._gemm.nbytes + evicted, sent])
@@ -172,7 +175,7 @@ class SharedGpu:
             with np.errstate(divide="ignore", invalid="ignore"):
                 rate = np.where(self._share_hbm & (granted < demand), granted / nbytes, rate)
         elif collective_cus is not None:
-            rate[1] = np.where(moves, np.minimum(rate[1], self._link_rate), 0.0)
+            rate[1] = np.where(moves, np.minimum(rate[1], self.link_rate), 0.0)
         share = (rate[0] * (self._gemm.nbytes + evicted) + rate[1] * sent) / capacity
         held = np.broadcast_to(0.0 if collective_cus is None or not self._cu_driven else collective_cus, nothing.shape)
         cus = nothing if gemm_cus is None else np.broadcast_to(gemm_cus, nothing.shape)

@@ -35,6 +35,7 @@ class GemmBatch:
     """GEMMs on one node: arrays ``(batch,)``; the last two hold a row for each tile of :data:`TILES`."""
 
     nbytes: NDArray  # compulsory memory traffic
+    memory_bound: NDArray  # bool, as Gemm.bound: operational intensity below the GPU's ridge
     workgroups: NDArray  # of the kernel that the library runs on all CUs
     waves: NDArray  # rounds in which all CUs run them
     beyond_l2_bytes: NDArray  # see gemm_batch
@@ -73,6 +74,7 @@ def gemm_batch(m: ArrayLike, n: ArrayLike, k: ArrayLike, element_bytes: ArrayLik
     reads = size * k * pick(tiles * (_ROWS + _COLUMNS))
     return GemmBatch(
         nbytes=nbytes,
+        memory_bound=2 * m * n * k / nbytes < gpu.ridge,
         workgroups=pick(tiles),
         waves=pick(waves),
         beyond_l2_bytes=np.maximum(nbytes, reads / np.sqrt(gpu.cus / gpu.dies)),
