@@ -89,7 +89,7 @@ def of_params(title: str, node: Node, effects: pd.DataFrame) -> str:
     """Constants that modelled times depend on, most influential first, each with the headline that it moves most."""
     rows = []
     for key, part in effects.groupby("key", sort=False):
-        reach = (part["high"] - part["low"]).abs()
+        reach = part[["low", "high"]].sub(part["base"], axis=0).abs().max(axis=1)
         most, constant = part.loc[reach.idxmax()], node.constants[str(key)]
         moved = f"{most['metric']} {most['low']:.3f} to {most['high']:.3f}"
         source = constant.source + (f" [calibrated on {constant.calibrated_on}]" if constant.calibrated_on else "")

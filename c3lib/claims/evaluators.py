@@ -49,7 +49,10 @@ _ONE_T0 = (
     "With one start-up time a collective, t0 + s / B, the small-message ratios reported for the same libraries fix t0 "
     "at a few microseconds; libraries that switch protocols with size stay latency-bound longer."
 )
-_SPLIT_WHY = "Splits that differ little in time are confused by a rule that knows rooflines and one slowdown table."
+_SPLIT_WHY = (
+    "The rule's slowdowns are those of kernels alone. Alone an all-gather is content with half of its default CUs; beside "
+    "a GEMM, in this model, memory latency takes part of what each CU moves, so that the sweep gives it more."
+)
 
 
 def _memory_bound(lost_cus: int) -> Evaluator:
