@@ -50,8 +50,8 @@ _ONE_T0 = (
     "at a few microseconds; libraries that switch protocols with size stay latency-bound longer."
 )
 _SPLIT_WHY = (
-    "The rule's slowdowns are those of kernels alone. Alone an all-gather is content with half of its default CUs; beside "
-    "a GEMM, in this model, memory latency takes part of what each CU moves, so that the sweep gives it more."
+    "The rule's slowdowns are those of kernels alone. Alone an all-gather is content with half of its default CUs; "
+    "beside a GEMM, in this model, memory latency takes part of what each CU moves, so that the sweep gives it more."
 )
 
 
