@@ -35,7 +35,7 @@ def test_blame_sums_to_the_loss(case, how):
 @every_node
 @every_strategy
 def test_blame_sums_to_the_loss_of_many(node, how):
-    pair = random_batch(node, 100, 11)
+    pair = random_batch(node, 30, 11)
     result = predict(*pair, node, how)
     assert (np.abs(sum(blame_s(*pair, node, how).values()) - lost(result)) <= 1e-9 * result.time_s).all()
 
@@ -52,7 +52,7 @@ def test_blame_sums_to_the_loss_of_many(node, how):
 )
 @every_node
 def test_what_cannot_act_is_not_blamed(node, name, idle):
-    pair = random_batch(node, 100, 12)
+    pair = random_batch(node, 30, 12)
     shares, time = blame_s(*pair, node, strategy(name)), predict(*pair, node, strategy(name)).time_s
     for mechanism in idle:
         assert (np.abs(shares[mechanism]) <= 1e-12 * time).all(), mechanism

@@ -21,7 +21,7 @@ from c3lib.suites import load_suite
 from c3lib.workload import Collective, Gemm, Scenario
 
 OFF = Mechanisms(**dict.fromkeys(MECHANISMS, False))
-MANY = 3000
+MANY = 1000
 every_node = pytest.mark.parametrize("node", NODES.values(), ids=NODES)
 every_strategy = pytest.mark.parametrize("how", STRATEGIES.values(), ids=STRATEGIES)
 

@@ -1,0 +1,141 @@
+"""Files are written whole or not at all, whatever goes wrong in the middle."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from c3lib import files
+from c3lib.errors import C3Error
+
+
+def fail_with(error):
+    def failing(*_, **__):
+        raise error
+
+    return failing
+
+
+def test_written_and_read_back(tmp_path):
+    path = files.write_text(tmp_path / "new" / "folder" / "a.txt", "ä\n")
+    assert files.read_text(path) == "ä\n"
+    assert path.read_bytes() == "ä\n".encode()
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("any") / "a"
+    assert files.write_bytes(path, content).read_bytes() == content
+
+
+@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), C3Error),
+        (OSError(errno.EIO, "Input/output error"), C3Error),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+    ids=["full disk", "broken disk", "Ctrl-C"],
+)
+def test_what_fails_in_the_middle_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, step, error, shown):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    owner = os if step == "fsync" else Path
+    monkeypatch.setattr(owner, step, fail_with(error))
+    with pytest.raises(shown) as caught:
+        files.write_text(path, "new")
+    monkeypatch.undo()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+    if shown is C3Error:
+        assert str(caught.value) == f"{path}: cannot be written: {error.strerror}; nothing was changed"
+
+
+def test_a_really_full_device():
+    """Where the system has one, the device that is always full fails a write as a full disk does."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="space") as caught:
+        full.write(b"x")
+    assert caught.value.errno == errno.ENOSPC  # the error that the test above simulates
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_files_that_belong_together_change_together(tmp_path, monkeypatch, failing):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.write_text("old")
+    calls, real = [], os.fsync
+
+    def fsync(number):
+        calls.append(number)
+        if len(calls) == failing + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(C3Error, match=f"{paths[failing].name}: cannot be written: No space left"):
+        files.write_together(dict.fromkeys(paths, b"new"))
+    assert [path.read_text() for path in paths] == ["old", "old"]
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path):
+    (tmp_path / "b").mkdir()
+    with pytest.raises(C3Error, match="is a folder"):
+        files.write_together({tmp_path / "a": b"1", tmp_path / "b": b"2"})
+    assert os.listdir(tmp_path) == ["b"]
+
+
+def test_a_file_in_the_place_of_a_folder(tmp_path):
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(C3Error, match="cannot be written"):
+        files.write_text(tmp_path / "a" / "b", "new")
+    assert (tmp_path / "a").read_text() == "old"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(C3Error, match="Permission denied"):
+        files.write_text(tmp_path / "a", "new")
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_permissions_follow_the_umask(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        path = files.write_text(tmp_path / "a", "x")
+        assert os.umask(mask) == mask  # looking at it did not change it
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "no such file"), (b"ab\xff", r"not UTF-8 text \(byte 2\)")])
+def test_what_cannot_be_read_is_named(tmp_path, content, message):
+    path = tmp_path / "a.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(C3Error, match=rf"a\.csv: {message}"):
+        files.read_text(path)
+
+
+def test_a_folder_cannot_be_read(tmp_path):
+    with pytest.raises(C3Error, match="cannot be read: Is a directory"):
+        files.read_text(tmp_path)
+
+
+def test_what_was_read_or_listed_is_remembered_and_what_failed_is_not(tmp_path):
+    for name in ("b.csv", "a.csv", "c.txt"):
+        (tmp_path / name).write_text("x")
+    files.read_text(tmp_path / "a.csv")
+    with pytest.raises(C3Error):
+        files.read_text(tmp_path / "d.csv")
+    assert files.names_in(tmp_path, ".csv") == ["a", "b"]
+    mine = [path for path in files.files_read() if path.is_relative_to(tmp_path)]
+    assert mine == [tmp_path, tmp_path / "a.csv"]
