@@ -14,7 +14,7 @@ from c3lib.files import read_text
 from c3lib.hardware import COLLECTIVES, EVIDENCE
 
 _text = lambda **more: pa.Column(str, coerce=True, **more)  # noqa: E731
-_finite = pa.Check.in_range(-sys.float_info.max, sys.float_info.max, name="finite")
+_finite = pa.Check.in_range(-sys.float_info.max, sys.float_info.max, error="finite")
 _number = lambda *checks, **more: pa.Column(float, [_finite, *checks], coerce=True, **more)  # noqa: E731
 _seconds = lambda: _number(pa.Check.gt(0))  # noqa: E731
 # Not coerced: pandas would turn 7.5 into 7 and the text "False" into True without a word.
@@ -84,11 +84,13 @@ CLAIMS = pa.DataFrameSchema(
 def read_csv(path: Path | str, schema: pa.DataFrameSchema) -> pd.DataFrame:
     """A CSV file checked against a schema. Raises :class:`C3Error` naming file, column, row and what was expected."""
     text = read_text(path)
-    kinds = {name: str for name, column in schema.columns.items() if str(column.dtype) in ("str", "string")}
+    kinds = {name: str for name, column in schema.columns.items() if str(column.dtype).startswith("str")}
     try:
         frame = pd.read_csv(io.StringIO(text), dtype=kinds, keep_default_na=False, na_values=[""])
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
         raise C3Error(f"{path}: not a CSV table of the expected form: {error}") from None
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas takes surplus values for row labels
+        raise C3Error(f"{path}: not a CSV table of the expected form: rows have more values than the header")
     return check(frame, schema, str(path))
 
 
@@ -99,14 +101,18 @@ def check(frame: pd.DataFrame, schema: pa.DataFrameSchema, where: str) -> pd.Dat
     if missing or extra:
         parts = [f"column {name} is missing" for name in missing] + [f"column {name} is not known" for name in extra]
         raise C3Error(f"{where}: {'; '.join(parts)}")
+    if list(frame.columns) != list(schema.columns):
+        raise C3Error(f"{where}: columns must stand in the order {', '.join(schema.columns)}")
     try:
         return schema.validate(frame)
-    except pa.errors.SchemaError as error:
+    except (pa.errors.SchemaError, pa.errors.SchemaErrors) as failed:  # several at once: values that are no numbers
+        error = failed.schema_errors[0] if isinstance(failed, pa.errors.SchemaErrors) else failed
         column = getattr(error.schema, "name", None) or "columns"
+        wanted = getattr(error.check, "error", None) or error.check
         cases = error.failure_cases
         first = ""
         if isinstance(cases, pd.DataFrame) and len(cases):
             row = cases.iloc[0].get("index")
             first = f", first in row {int(row) + 1}" if row is not None and not pd.isna(row) else ""
             first += f": {cases.iloc[0]['failure_case']!s}"
-        raise C3Error(f"{where}: column {column} must satisfy {error.check}{first}") from None
+        raise C3Error(f"{where}: column {column} must satisfy {wanted}{first}") from None

@@ -1,0 +1,146 @@
+"""Tables of results: written with their origin, read only when whole, shown only when they may be."""
+
+import errno
+import hashlib
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from c3lib import results
+from c3lib.errors import C3Error
+from c3lib.experiment import run_suite
+from c3lib.results import publishable, read_table, sidecar_path, write_table
+
+ROWS = run_suite(strategies=["c3_sp", "conccl"])
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_table(ROWS, tmp_path / "rows.csv", seed=3, node="mi300x_8")
+
+
+def test_a_table_reads_back_with_its_origin(table):
+    frame, origin = read_table(table)
+    pd.testing.assert_frame_equal(frame, ROWS, check_exact=True)
+    assert origin["sha256"] == hashlib.sha256(table.read_bytes()).hexdigest()
+    assert (origin["rows"], origin["seed"], origin["node"]) == (60, 3, "mi300x_8")
+    assert {"commit", "command", "python", "libraries"} <= set(origin)
+    assert origin["libraries"]["numpy"] == np.__version__
+
+
+def test_the_same_rows_give_the_same_bytes(table, tmp_path):
+    again = write_table(run_suite(strategies=["c3_sp", "conccl"]), tmp_path / "again.csv")
+    assert again.read_bytes() == table.read_bytes()
+
+
+def test_outside_a_repository_the_commit_is_unknown(monkeypatch, tmp_path):
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert results.provenance()["commit"] == "unknown"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert results.provenance()["commit"] == "unknown"  # no git at all
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("[]", "key sha256 is missing"),
+        ("{}", "key sha256 is missing"),
+        ("null", "key sha256 is missing"),
+        ("[" * 100000, "not valid JSON"),
+        ('{"sha256": ' + "9" * 5000 + "}", "not valid JSON"),
+    ],
+)
+def test_a_corrupted_sidecar_is_named(table, text, message):
+    sidecar_path(table).write_text(text)
+    with pytest.raises(C3Error, match=rf"rows\.csv\.json: {message}"):
+        read_table(table)
+
+
+def test_a_missing_sidecar_is_named(table):
+    sidecar_path(table).unlink()
+    with pytest.raises(C3Error, match=r"rows\.csv\.json: no such file"):
+        read_table(table)
+
+
+def test_a_changed_table_is_noticed(table):
+    text = table.read_text()
+    table.write_text(text.replace("c3_sp", "c3_rp", 1))
+    with pytest.raises(C3Error, match=r"rows\.csv: differs from the table that rows\.csv\.json describes"):
+        read_table(table)
+
+
+@pytest.mark.parametrize("digest", ["0" * 64, 7, None])
+def test_another_tables_sidecar_is_noticed(table, digest):
+    side = sidecar_path(table)
+    side.write_text(json.dumps({**json.loads(side.read_text()), "sha256": digest}))
+    with pytest.raises(C3Error, match="differs from the table"):
+        read_table(table)
+
+
+@pytest.mark.parametrize("lines", [0, 1, 20])
+def test_a_table_cut_short_is_refused(table, lines):
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:lines]))
+    with pytest.raises(C3Error, match=r"rows\.csv: "):
+        read_table(table)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_full_disk_leaves_the_old_pair(table, monkeypatch, failing):
+    """Neither a new table with an old sidecar nor the reverse: the old pair still reads."""
+    calls, real = [], os.fsync
+
+    def fsync(number):
+        calls.append(number)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(C3Error, match="No space left on device; nothing was changed"):
+        write_table(ROWS.head(3), table)
+    monkeypatch.undo()
+    assert len(read_table(table)[0]) == 60
+    assert sorted(os.listdir(table.parent)) == ["rows.csv", "rows.csv.json"]
+
+
+def test_modelled_rows_may_be_shown():
+    assert publishable(ROWS) is ROWS
+
+
+def test_no_rows_may_not():
+    with pytest.raises(C3Error, match="no rows to show"):
+        publishable(ROWS.head(0))
+
+
+def test_mixed_evidence_may_not():
+    mixed = pd.concat([ROWS, ROWS.assign(evidence="measured", verified=True)], ignore_index=True)
+    with pytest.raises(C3Error, match="must not be mixed in one series, found measured, modelled"):
+        publishable(mixed)
+
+
+@pytest.mark.parametrize("evidence", ["guessed", "", None])
+def test_unknown_evidence_may_not(evidence):
+    with pytest.raises(C3Error, match="unknown evidence"):
+        publishable(ROWS.assign(evidence=evidence))
+
+
+@pytest.mark.parametrize("value", [False, None, "False", "True", float("nan")])
+def test_one_unverified_measured_row_is_enough(value):
+    measured = ROWS.assign(evidence="measured", verified=True).astype({"verified": object})
+    measured.loc[7, "verified"] = value
+    row = measured.loc[7]
+    message = rf"1 measured rows failed the byte check, first {row['scenario']} under {row['strategy']}"
+    with pytest.raises(C3Error, match=message):
+        publishable(measured)
+
+
+def test_verified_measured_rows_may():
+    for kind in (bool, object):
+        measured = ROWS.assign(evidence="measured", verified=True).astype({"verified": kind})
+        assert publishable(measured) is measured
