@@ -55,7 +55,8 @@ def tornado(rows: pd.DataFrame, node: str) -> Figure:
     for axis, metric in zip(axes, HEADLINES, strict=True):
         axis.set_xlabel("change of S" if metric == "speedup_max" else "change of F")
     axes[0].set_yticks(range(len(order)), order, fontsize=8)
-    swing = abs(float((table["high_value"] / table["value"].replace(0, np.nan) - 1).abs().max()))
+    # The median: a whole number moves by at least 1.
+    swing = abs(float((table["high_value"] / table["value"].replace(0, np.nan) - 1).abs().median()))
     for label, colour in ((f"constant {-swing:.0%}", "#7FB3D5"), (f"constant {swing:+.0%}", "#1B4F72")):
         axes[0].barh([0], [0], color=colour, label=label)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2, handlelength=1)
