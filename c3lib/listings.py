@@ -73,8 +73,8 @@ def of_claims(title: str, claims: pd.DataFrame, count: Mapping[str, int]) -> str
     notes = [paragraph(f"{row.verdict}: {row.id.removeprefix('conccl.')}. {row.why}") for row in unmet.itertuples()]
     total = paragraph(
         f"Of {count['predicted']} predicted claims {count['reproduced']} are reproduced within their tolerance "
-        f"({count['restated']} of these only restate another); {count['calibrated']} more set a constant or follow "
-        f"from one that did, {count['input']} are definitions and inputs."
+        f"({count['restated']} of these only restate another); {count['calibrated']} more set a constant or "
+        f"a rule, or follow from one that did; {count['input']} are definitions and inputs."
     )
     return "\n".join([title, "", table(header, rows), "", *notes, "", total])
 

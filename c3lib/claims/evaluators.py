@@ -29,6 +29,7 @@ class Evaluator:
     rule: str = "near"
     is_input: bool = False
     follows_from: tuple[str, ...] = ()
+    in_view: bool = False  # a choice in the code was made with this very result in view: calibrated, not predicted
 
 
 def _rung(name: str, why: str = "", remark: str = "") -> Evaluator:
@@ -50,8 +51,11 @@ _ONE_T0 = (
     "at a few microseconds; libraries that switch protocols with size stay latency-bound longer."
 )
 _SPLIT_WHY = (
-    "The rule's slowdowns are those of kernels alone. Alone an all-gather is content with half of its default CUs; "
-    "beside a GEMM, in this model, memory latency takes part of what each CU moves, so that the sweep gives it more."
+    "The rule's roofline at its share of peak makes compute-bound GEMMs shorter than they are here, so it gives the "
+    "collective more CUs than it should; and its slowdowns are those of kernels alone."
+)
+_IN_VIEW = (
+    "Which of equal splits the rule takes was chosen with this suite in view: random scenarios are the fair score."
 )
 
 
@@ -185,16 +189,22 @@ EVALUATORS: dict[str, Evaluator] = {
         "Taken at its word: the largest size slowed by the full factor.",
     ),
     "rp_heuristic.hits": Evaluator(
-        lambda c: c.split_hits(), 0.0, "at least as many as reported", _SPLIT_WHY, rule="at least"
+        lambda c: c.split_hits(),
+        0.0,
+        "at least as many as reported",
+        _SPLIT_WHY,
+        _IN_VIEW,
+        rule="at least",
+        in_view=True,
     ),
     "rp_heuristic.hit_fraction": Evaluator(
         lambda c: c.split_hit_fraction(),
         0.0,
         "at least as many as reported",
         _SPLIT_WHY,
-        "The hits over the scenarios, no evidence of its own.",
+        f"The hits over the scenarios, no evidence of its own. {_IN_VIEW}",
         rule="at least",
-        follows_from=("conccl.rp_heuristic.hits",),
+        in_view=True,
     ),
     "rp_heuristic.max_loss": Evaluator(lambda c: c.split_max_loss(), 0.0, _RULE, _SPLIT_WHY, rule="at most"),
     "rp_heuristic.roofline_efficiency": _input(lambda c: c.heuristic_efficiency()),

@@ -98,7 +98,7 @@ def _judge(claim: dict[str, Any], context: Context, used: set[str]) -> dict[str,
         return row | nothing | {"verdict": "not covered", "why": "No evaluator yet."}
     if how.is_input:
         row["status"] = "input"
-    elif used & {claim["id"], *how.follows_from}:
+    elif how.in_view or used & {claim["id"], *how.follows_from}:
         row["status"] = "calibrated"
     modelled = float(how.value(context))
     if math.isnan(modelled):
