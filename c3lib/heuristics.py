@@ -132,13 +132,14 @@ def score_split(scenarios: Sequence[Scenario], node: Node) -> pandas.DataFrame:
     """The split rule against the sweep of ``c3_rp`` over the same candidates.
 
     One row a scenario: ``scenario, chosen, best, hit, loss, loss_full, bound, collective``. ``loss`` is the time behind
-    the best candidate as a fraction of it, ``loss_full`` likewise with no partition (0) in the sweep; that can be below
-    0 nowhere.
+    the best candidate as a fraction of it, ``loss_full`` likewise with no partition (0) among the choices.
+    ``loss`` is 0 below :data:`TIE`, ``loss_full`` is exact.
     """
     counts = split_sweep(node)
     times = _swept_s(scenarios, node, "c3_rp", counts)
-    frame = _score(scenarios, node, cu_split(scenarios, node), counts[1:], times[:, 1:])
-    chosen_s = times[:, 1:].min(-1) * (1 + frame["loss"].to_numpy())
+    chosen = cu_split(scenarios, node)
+    frame = _score(scenarios, node, chosen, counts[1:], times[:, 1:])
+    chosen_s = times[np.arange(len(chosen)), np.searchsorted(counts, chosen)]
     frame.insert(5, "loss_full", chosen_s / times.min(-1) - 1)
     return frame
 

@@ -3,6 +3,7 @@
 import pytest
 
 from c3lib.errors import C3Error
+from c3lib.experiment import run_suite, summarise
 from c3lib.hardware import load_node
 from c3lib.model.sensitivity import BEST, IDLE, headline, tornado, used_keys
 from c3lib.strategy import STRATEGIES
@@ -65,3 +66,17 @@ def test_swing_out_of_range_is_refused(swing):
 def test_unknown_key_is_named():
     with pytest.raises(C3Error, match=r"gpu\.cu'"):
         tornado(MI300X, keys=["gpu.cu"])
+
+
+def test_headlines_are_those_of_the_experiment():
+    rows = summarise(run_suite("mi300x_8")).set_index("strategy")
+    found = headline(MI300X)
+    for name in STRATEGIES:
+        assert found[name] == pytest.approx(rows.loc[name, "fraction_of_ideal"], rel=1e-12)
+    assert found[BEST] == pytest.approx(rows.loc[["conccl", "conccl_rp"], "speedup_max"].max(), rel=1e-12)
+
+
+def test_the_larger_the_swing_the_wider_the_bar():
+    key = ["interference.memory_queueing"]
+    wide, narrow = (tornado(MI300X, swing, keys=key).set_index("metric").loc["conccl"] for swing in (0.4, 0.1))
+    assert wide["low"] > narrow["low"] > narrow["base"] > narrow["high"] > wide["high"]

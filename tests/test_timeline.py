@@ -80,3 +80,29 @@ def test_a_dma_collective_holds_no_cus_and_a_library_one_its_default():
 def test_unknown_strategy_is_named():
     with pytest.raises(C3Error, match="c3_bas"):
         timeline(LONG, MI300X, "c3_bas")
+
+
+@settings(max_examples=60, deadline=None)
+@given(scenarios, st.sampled_from(sorted(STRATEGIES)))
+def test_rate_times_time_is_the_whole_kernel(scenario, name):
+    rows = timeline(scenario, MI300X, name)
+    gemm, collective = kernels.batch([scenario], MI300X)
+    latency_s = kernels.cu_collective_latency_s(collective, MI300X)[0]
+    alone_s = {
+        "gemm": kernels.gemm_time_s(gemm, MI300X.gpu.cus, MI300X)[0] - MI300X.gpu.launch_us * 1e-6,
+        "collective": kernels.library_time_s(collective, MI300X)[0] - latency_s,
+    }
+    for task, own in rows.groupby("task"):
+        done_s = (own["rate"] * (own["end_s"] - own["start_s"])).sum()
+        assert done_s == pytest.approx(alone_s[task], rel=1e-6)
+        assert own["start_s"].iloc[0] == 0
+
+
+def test_a_gemm_beside_nothing_runs_at_its_isolated_rate():
+    scenario = Scenario("alone", Gemm(8192, 8192, 8192), Collective("all-gather", 0, 8))
+    rows = timeline(scenario, MI300X, "conccl")
+    gemm, _ = kernels.batch([scenario], MI300X)
+    busy = rows[rows["phase"] != "start-up"]
+    assert set(busy["task"]) == {"gemm"}
+    assert busy["rate"].to_numpy() == pytest.approx(1.0)
+    assert busy["end_s"].max() == pytest.approx(kernels.gemm_time_s(gemm, MI300X.gpu.cus, MI300X)[0])
