@@ -79,8 +79,8 @@ def split_table(node: Node) -> SplitTable:
         chosen = [gemm for gemm in TABLE_GEMMS if gemm.bound(node.gpu) == bound]
         if not chosen:
             raise C3Error(f"{node.name}: no GEMM of the slowdown table is {bound}-bound with ridge {node.gpu.ridge:g}")
-        shapes = zip(*((gemm.m, gemm.n, gemm.k, DTYPE_BYTES[gemm.dtype]) for gemm in chosen), strict=True)
-        gemms = kernels.gemm_batch(*shapes, node)
+        m, n, k = ([getattr(gemm, side) for gemm in chosen] for side in "mnk")
+        gemms = kernels.gemm_batch(m, n, k, [DTYPE_BYTES[gemm.dtype] for gemm in chosen], node)
         alone = kernels.gemm_time_s(gemms, node.gpu.cus, node)
         times = [kernels.gemm_time_s(gemms, node.gpu.cus - count, node) for count in counts]
         table[bound] = np.array([(time / alone).mean() for time in times])
