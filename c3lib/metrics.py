@@ -45,7 +45,7 @@ def lost_time(gemm_time_s: ArrayLike, collective_time_s: ArrayLike, concurrent_t
 def bootstrap_interval(values: ArrayLike, *, seed: int = 0, confidence: float = 0.95) -> tuple[float, float]:
     """Bootstrap interval (BCa, ``scipy.stats.bootstrap``) of the mean; the value itself twice where all are equal."""
     sample = np.asarray(values, float)
-    if sample.size < 2 or np.ptp(sample) == 0:
+    if sample.size < 2 or np.ptp(sample) <= 1e-12 * np.abs(sample).max():
         return (float(sample.mean()), float(sample.mean()))
     from scipy.stats import bootstrap
 

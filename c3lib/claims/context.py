@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -186,6 +187,11 @@ class Context:
     def split_max_loss(self) -> float:
         """Largest loss of the partition heuristic against the sweep, as a fraction of time."""
         return float(self.split_score["loss"].max())
+
+    def repetitions(self) -> float:
+        """Runs a configuration; NaN where a model was asked, which has nothing to repeat."""
+        measured = self.rows[self.rows["evidence"] == "measured"]
+        return float(measured["repetition"].nunique()) if len(measured) else math.nan
 
     def heuristic_efficiency(self) -> float:
         """Share of peak that the partition heuristic assumes."""

@@ -29,6 +29,7 @@ class Evaluator:
     rule: str = "near"
     is_input: bool = False
     follows_from: tuple[str, ...] = ()
+    needs_device: bool = False  # a model cannot answer it
     in_view: bool = False  # a choice in the code was made with this very result in view: calibrated, not predicted
 
 
@@ -37,8 +38,9 @@ def _rung(name: str, why: str = "", remark: str = "") -> Evaluator:
     return Evaluator(lambda c: c.mean("fraction_of_ideal", name), 0.05, because, why, remark)
 
 
-def _input(value: Callable[[Context], float], remark: str = "", why: str = "") -> Evaluator:
-    return Evaluator(value, 0.0, "a definition or an input, so exactly equal", why, remark, is_input=True)
+def _input(value: Callable[[Context], float], remark: str = "", why: str = "", needs_device: bool = False) -> Evaluator:
+    because = "a definition or an input, so exactly equal"
+    return Evaluator(value, 0.0, because, why, remark, is_input=True, needs_device=needs_device)
 
 
 _PLOT = "read second-hand from a plot, to two decimals at most: 0.05"
@@ -214,8 +216,9 @@ EVALUATORS: dict[str, Evaluator] = {
     "taxonomy.gc_equal_band": _input(lambda c: c.long_ratio("G-long") - 1, "Border found by bisection."),
     "scenarios": _input(lambda c: float(c.rows["scenario"].nunique())),
     "repetitions": _input(
-        lambda c: float(c.rows["repetition"].nunique()),
+        lambda c: c.repetitions(),
         why="The model is deterministic and runs once: repeating it is no evidence; repetitions are for devices.",
+        needs_device=True,
     ),
     "ideal_speedup.upper_bound": _input(lambda c: c.largest_ideal(), "Over all ratios of the two times."),
 }

@@ -85,7 +85,7 @@ def count(table: pd.DataFrame) -> dict[str, int]:
         "missed": int((predicted["verdict"] == "missed").sum()),
         "calibrated": int((table["status"] == "calibrated").sum()),
         "input": int((table["status"] == "input").sum()),
-        "not_covered": int((table["verdict"] == "not covered").sum()),
+        "not_covered": int((predicted["verdict"] == "not covered").sum()),
     }
 
 
@@ -102,7 +102,8 @@ def _judge(claim: dict[str, Any], context: Context, used: set[str]) -> dict[str,
         row["status"] = "calibrated"
     modelled = float(how.value(context))
     if math.isnan(modelled):
-        verdict, why = "not covered", f"Suite {context.suite} on {context.node.name} has no case to evaluate it on."
+        no_case = f"Suite {context.suite} on {context.node.name} has no case to evaluate it on."
+        verdict, why = "not covered", how.why if how.needs_device else no_case
     elif _agrees(how, claim, modelled):
         verdict, why = ("reproduced" if row["status"] == "predicted" else row["status"]), how.remark
     else:
