@@ -305,3 +305,11 @@ def test_batches_are_what_the_model_reads():
     assert isinstance(gemm, GemmBatch)
     assert isinstance(collective, CollectiveBatch)
     assert gemm.nbytes.shape == collective.sent_bytes.shape == (3,)
+
+
+def test_a_gemm_too_small_for_the_gpu_leaves_its_slots_to_the_second_kernel():
+    """One workgroup of 304 slots: a collective launched second has all the CUs that it wants."""
+    pair = batch([Scenario("x", Gemm(16, 64, 4096), Collective("all-gather", 2**30, 8))], MI300X)
+    early = predict(*pair, MI300X, strategy("c3_base")).law.early
+    assert pair[0].workgroups[0] < 304 - 64
+    assert early.collective_cus[0] == 64
