@@ -161,7 +161,9 @@ class Node:
         _check_value(f"{self.name}: {key}", value, meta)
         part = self.library[section] if section in self.library else getattr(self, section)
         changed: Any = replace(part, **{name: int(value) if meta["whole"] else float(value)})
-        constants = {**self.constants, key: replace(self.constants[key], value=value)}
+        was = self.constants[key]
+        source = f"set to {value:g} by hand; {was.value:g} in the node's file: {was.source}"
+        constants = {**self.constants, key: replace(was, value=value, evidence="modelled", source=source)}
         changes: dict[str, Any] = {"constants": constants}
         changes |= {"library": {**self.library, section: changed}} if section in self.library else {section: changed}
         node = replace(self, **changes)
