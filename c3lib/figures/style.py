@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
@@ -159,8 +160,23 @@ def save(figure: Figure, name: str, out: Path | str) -> Saved:
         for path, metadata in ((saved.svg, {"Date": None, "Creator": None}), (saved.png, {"Software": None})):
             content = io.BytesIO()
             figure.savefig(content, format=path.suffix[1:], metadata=metadata)
-            write_bytes(path, content.getvalue())
+            found = content.getvalue()
+            write_bytes(path, _numbered_ids(found) if path == saved.svg else found)
     return saved
+
+
+def _numbered_ids(svg: bytes) -> bytes:
+    """The SVG with its ids numbered in order of appearance.
+
+    matplotlib derives them from coordinates in full precision, and the layout's last digit depends on the order of
+    a set: the same figure would now and then get other ids, though every coordinate is written the same.
+    """
+    names: dict[bytes, bytes] = {}
+
+    def numbered(match: re.Match[bytes]) -> bytes:
+        return names.setdefault(match[0], b"id%03d" % len(names))
+
+    return re.sub(rb'(?<=[#"])[a-zA-Z][0-9a-f]{10}(?=[")])', numbered, svg)
 
 
 def save_table(table: pd.DataFrame, name: str, out: Path | str) -> pd.DataFrame:
