@@ -21,12 +21,13 @@ def markdown(table: pd.DataFrame) -> str:
     lines = [
         f"Of {len(predicted)} predicted claims {reproduced} are reproduced within their tolerance:",
         "",
-        "| claim | reported | modelled | status | verdict |",
-        "|---|---|---|---|---|",
+        "| claim | unit | reported | modelled | tolerance | status | verdict |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in shown.itertuples():
         modelled = "-" if pd.isna(row.modelled) else f"{row.modelled:.3g}"
-        lines.append(f"| {row.quantity} | {row.reported} | {modelled} | {row.status} | {row.verdict} |")
+        known = f"| {row.quantity} | {row.unit} | {row.reported} | {modelled} | {row.tolerance:g} "
+        lines.append(f"{known}| {row.status} | {row.verdict} |")
     return "\n".join(lines) + "\n"
 
 
