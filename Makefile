@@ -123,8 +123,9 @@ lab: $(ready-all) ## open the notebooks in JupyterLab
 test: style ## style, then every tier of tests that this machine can run
 	@exec $(PY) -m pytest -n 2 --dist worksteal -p no:benchmark
 
+# No cache: whether an import is c3lib's own depends on what lies beside it, and a cached verdict outlives that.
 style: $(ready-all)
-	@$(PY) -m ruff check --quiet
+	@$(PY) -m ruff check --quiet --no-cache
 	$(PY) -m ruff format --check --quiet
 	$(PY) -m codespell_lib
 

@@ -4,8 +4,8 @@ import re
 import subprocess
 
 import pytest
-from c3lib.claims import claims_table
 
+from c3lib.claims import claims_table
 from c3lib.errors import C3Error
 from c3lib.files import ROOT
 from c3lib.readme import BEGIN, END, markdown, with_claims
@@ -19,8 +19,9 @@ PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 
 @pytest.mark.parametrize("command", [line for line in SHELL if line.startswith("c3 ")])
 def test_every_c3_command_runs(command):
-    from c3lib.cli import app
     from typer.testing import CliRunner
+
+    from c3lib.cli import app
 
     result = CliRunner().invoke(app, command.split()[1:])
     assert result.exit_code == 0, result.output
