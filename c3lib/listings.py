@@ -23,7 +23,7 @@ ORACLE = "* oracle: the best CU split of a sweep, known only afterwards."
 
 def of_nodes(nodes: Sequence[Node]) -> str:
     """One line a node."""
-    header = ("node", "GPUs", "CUs", "memory GB/s", "links", "what it is")
+    header = ("node", "ranks", "CUs", "memory GB/s", "links", "what it is")
     return table(
         header,
         [(n.name, n.ranks, n.gpu.cus, f"{n.gpu.hbm_peak_gbs:g}", n.topology, n.title) for n in nodes],
@@ -73,7 +73,7 @@ def of_claims(title: str, claims: pd.DataFrame, count: Mapping[str, int]) -> str
     notes = [paragraph(f"{row.verdict}: {row.id.removeprefix('conccl.')}. {row.why}") for row in unmet.itertuples()]
     total = paragraph(
         f"Of {count['predicted']} predicted claims {count['reproduced']} are reproduced within their tolerance "
-        f"({count['restated']} of these only restate another); {count['calibrated']} more set a constant or "
+        f"(restating another of them: {count['restated']}); {count['calibrated']} more set a constant or "
         f"a rule, or follow from one that did; {count['input']} are definitions and inputs."
     )
     return "\n".join([title, "", table(header, rows), "", *notes, "", total])

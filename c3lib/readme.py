@@ -15,11 +15,13 @@ END = "<!-- claims end -->"
 
 def markdown(table: pd.DataFrame) -> str:
     """The claims that the model can be held to, as a Markdown table (those that merely define something left out)."""
+    from c3lib.claims import count
+
     shown = table[table["status"] != "input"]
-    predicted = shown[shown["status"] == "predicted"]
-    reproduced = int((predicted["verdict"] == "reproduced").sum())
+    numbers = count(table)
     lines = [
-        f"Of {len(predicted)} predicted claims {reproduced} are reproduced within their tolerance:",
+        f"Of {numbers['predicted']} predicted claims {numbers['reproduced']} are reproduced within their tolerance "
+        f"(restating another of them: {numbers['restated']}):",
         "",
         "| claim | unit | reported | modelled | tolerance | status | verdict |",
         "|---|---|---|---|---|---|---|",

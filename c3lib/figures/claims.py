@@ -89,8 +89,8 @@ def finding(rows: pd.DataFrame) -> style.Finding:
     text = (
         f"**Of {found['claims']} claims, {found['predicted']} are predicted without having been used: "
         f"{found['reproduced']} reproduced, {found['missed']} missed.** {found['calibrated']} are calibrated and "
-        f"{found['input']} are inputs: these are no evidence. {found['restated']} of the reproduced ones only restate "
-        f"another; {found['not_covered']} are not covered."
+        f"{found['input']} are inputs: these are no evidence. Reproduced ones that restate "
+        f"another: {found['restated']}; not covered: {found['not_covered']}."
     )
     misses = rows[rows["verdict"] == "missed"]
     lines = [
