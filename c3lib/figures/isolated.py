@@ -171,7 +171,7 @@ def collective_slowdown(rows: pd.DataFrame) -> Figure:
         axis.set(title=f"{kind} ({short})", xlabel="compute units given", ylim=(0.55, top * 1.15))
     axes[0].set_ylabel("time over time with default CUs")
     sizes = rows["total_bytes"].nunique()
-    style.stamp(figure, evidence, node, f"mean of {sizes} sizes", reported=bool(known))
+    style.stamp(figure, evidence, node, f"mean of {sizes} sizes, flat: powers of 2 only", reported=bool(known))
     return figure
 
 

@@ -213,7 +213,7 @@ def surface(rows: pd.DataFrame) -> Figure:
         evidence,
         node,
         f"{len(rows)} points",
-        f"{rows['collective'].iloc[0]}; white line: break-even; grey: no such GEMM",
+        f"{rows['collective'].iloc[0]}; white line: break-even; blank: no such GEMM",
     )
     return figure
 
