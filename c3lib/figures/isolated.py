@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from c3lib.claims import evaluator
 from c3lib.figures import style
 from c3lib.figures.reported import elsewhere, reported
 from c3lib.hardware import COLLECTIVES, load_node
@@ -93,14 +94,16 @@ def finding_gemm(rows: pd.DataFrame) -> style.Finding:
     parts = []
     for bound in [name for name in style.BOUND if name in rows["bound"].values]:
         for count in [count for count in LOST_CUS if (bound, count) in means.index]:
-            mean, value = means[bound, count], known.get(f"{style.SHORT[bound].lower()}_gemm_slowdown.lost_{count}_cus")
+            claim = f"{style.SHORT[bound].lower()}_gemm_slowdown.lost_{count}_cus"
+            mean, value = means[bound, count], known.get(claim)
             text = f"{style.SHORT[bound]} with {count} CUs fewer takes {mean:.3f}x its time"
             if value is not None:
-                low, high = (value.value - 0.02, value.value + 0.02) if np.isnan(value.low) else (value.low, value.high)
-                said = f"{value.value:.2f}x" if np.isnan(value.low) else f"{low:.2f} to {high:.2f}x"
+                off = evaluator(claim).tolerance
+                low, high = (value.value - off, value.value + off) if np.isnan(value.low) else (value.low, value.high)
+                said = f"{value.value:.2f}x ± {off:g}" if np.isnan(value.low) else f"{low:.2f} to {high:.2f}x"
                 text += f" (reported {said}: {'agrees' if low <= round(mean, 3) <= high else '**missed**'})"
             parts.append(text)
-    return style.Finding("; ".join(parts) + "." + " A point counts as met within 0.02." * bool(known) + elsewhere(node))
+    return style.Finding("; ".join(parts) + "." + elsewhere(node))
 
 
 def collective_rows(node: str, suite: str = "conccl30", most_cus: int = 128) -> pd.DataFrame:
