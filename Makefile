@@ -24,7 +24,12 @@ $(foreach v,$(.VARIABLES),$(if $(call from-command-line,$v),$(if $(filter $v,$(k
 
 given := $(strip $(foreach p,NODE BACKEND SUITE REPEATS,$(if $(call from-command-line,$p),$(if $(strip $($p)),$p))))
 values := $(foreach p,$(given),$(lower_$p)-$($p))
-$(foreach c,: % \# " ' ; * ?,$(if $(findstring $c,$(values)),$(error $(given): a value may not contain $c)))
+# Values become names of folders and words of a shell command: nothing that make or a shell reads as more than a letter.
+comma := ,
+open := (
+close := )
+special := : % \# " ' ; * ? & | < > ` $$ \ ~ ! = [ ] { } ^ $(comma) $(open) $(close)
+$(foreach c,$(special),$(if $(findstring $c,$(values)),$(error $(given): a value may not contain $c)))
 empty :=
 variant := $(if $(given),$(subst /,_,$(subst $(empty) $(empty),.,$(values))),default)
 BUILD := build/$(variant)
@@ -91,7 +96,6 @@ endef
 	@echo "Adding torch and the test tools to .venv: once, one to five minutes, 1 GB of disk (3 to 6 GB where torch brings CUDA) ..."
 	$(call install,notebooks$(comma)gpu$(comma)test)
 
-comma := ,
 .PHONY: afresh a-figure-is-gone
 afresh a-figure-is-gone:
 
@@ -108,12 +112,12 @@ figures: $(done) ## make every figure; again at once: only those whose notebook,
 
 # What else a notebook depends on (data files it read, modules it imported) is in a .d file that its run wrote.
 $(done): $(BUILD)/%.done: notebooks/%.ipynb | $(ready-figures)
-	@$(PY) -m c3lib.book $< --quiet --out $(FIGURES) --build $(BUILD) $(foreach p,$(given),--if-known '$(lower_$p)=$($p)')
+	@$(PY) -m c3lib.book $< --quiet --out '$(FIGURES)' --build '$(BUILD)' $(foreach p,$(given),--if-known '$(lower_$p)=$($p)')
 
 -include $(names:%=$(BUILD)/%.d)
 
 report: figures ## one HTML page with all executed notebooks
-	@$(PY) -m c3lib.report --build $(BUILD) --out $(REPORT)
+	@$(PY) -m c3lib.report --build '$(BUILD)' --out '$(REPORT)'
 
 lab: $(ready-all) ## open the notebooks in JupyterLab
 	@exec $(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks

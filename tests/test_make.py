@@ -150,6 +150,10 @@ def test_parameters_make_a_variant_beside_the_default_figures(project, write_not
     [
         ("NODES=h200_1", "unknown variable NODES; known: NODE BACKEND SUITE REPEATS PYTHON VENV"),
         ("NODE=it's", "NODE: a value may not contain '"),
+        ("SUITE=a&touch started", "SUITE: a value may not contain &"),
+        ("NODE=a|b", "NODE: a value may not contain |"),
+        ("NODE=$$(touch started)", "NODE: a value may not contain $"),
+        ("BACKEND=a(b", "BACKEND: a value may not contain ("),
     ],
 )
 def test_what_make_cannot_pass_on_is_refused(project, argument, message):
@@ -157,6 +161,7 @@ def test_what_make_cannot_pass_on_is_refused(project, argument, message):
     assert status != 0
     assert out == ""
     assert message in err
+    assert not list(project.folder.rglob("started"))  # no shell took the value for a command
 
 
 def test_ctrl_c_leaves_no_kernel_and_nothing_half_written(project, write_notebook):
