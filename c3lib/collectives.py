@@ -22,6 +22,7 @@ from c3lib.transfer.plan import (
     LOCAL,
     MODES,
     MOST_NBYTES,
+    MOST_RANKS,
     RECEIVE,
     SEND,
     TOPOLOGIES,
@@ -120,6 +121,8 @@ def build_plan(
     require_one_of("topology", topology, TOPOLOGIES)
     require_one_of("mode", mode, MODES)
     nbytes, ranks = require_int("nbytes", nbytes, 0), require_int("ranks", ranks, 1)
+    if ranks > MOST_RANKS:
+        raise C3Error(f"ranks: expected at most {MOST_RANKS}, got {ranks}")
     if nbytes * ranks > MOST_NBYTES:
         raise C3Error(f"nbytes: expected at most {MOST_NBYTES} bytes over all ranks, got {nbytes} on {ranks} ranks")
     host = topology == "host"

@@ -25,6 +25,7 @@ from c3lib.transfer import (
     send_buffers,
     verify,
 )
+from c3lib.transfer.plan import COLUMNS
 
 FLAT = build_plan("all-gather", 1000, 4)
 RING = build_plan("all-gather", 1000, 4, algorithm="ring")
@@ -328,11 +329,36 @@ def test_a_ring_that_passes_on_an_older_shard_is_found_by_running():
 
 def test_the_definition_not_the_plan_says_how_large_buffers_are():
     short = TransferPlan("all-to-all", "flat", 8, 1, "mesh", "push", 1, (4,), (4,), [Copy(0, 0, 0, 0, 0, 4, LOCAL)])
+    with pytest.raises(C3Error, match=r"dst_nbytes\[0\]: expected 8, as the collective defines it, got 4"):
+        check_plan(short)
     with pytest.raises(C3Error, match=r"destinations\[0\]: expected 8 uint8 bytes"):
-        prove(short)
+        verify(short, [np.zeros(4, np.uint8)])
     again = replace(short, dst_nbytes=(8,), copies=[Copy(0, 0, 0, 0, 0, 4, LOCAL), Copy(0, 0, 0, 0, 4, 4, LOCAL)])
     with pytest.raises(C3Error, match="send buffer of rank 0 is smaller than the collective needs"):
         prove(again)
+
+
+def test_a_plan_that_moves_nothing_into_buffers_said_to_be_empty_is_unsound():
+    for plan in (FLAT, RING, A2A, PAIRWISE):
+        with pytest.raises(C3Error, match=r"dst_nbytes\[0\]: expected \d+, as the collective defines it, got 0"):
+            check_plan(replace(plan, dst_nbytes=(0,) * plan.ranks, copies=[]))
+
+
+def test_a_plan_of_an_unknown_collective_is_unsound():
+    with pytest.raises(C3Error, match="unknown collective 'all-reduce'; known: all-gather, all-to-all"):
+        check_plan(replace(FLAT, kind="all-reduce"))
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_field_too_large_for_64_bits_is_refused_by_name(name):
+    with pytest.raises(C3Error, match=rf"copies\[0\]\.{name}: expected at most {2**60}, got {2**63}"):
+        replace(FLAT, copies=[replace(FLAT[0], **{name: 2**63})])
+
+
+def test_more_ranks_than_memory_has_room_for_their_copies_are_refused():
+    with pytest.raises(C3Error, match="ranks: expected at most 1024, got 1025"):
+        build_plan("all-gather", 0, 1025)
+    assert len(build_plan("all-gather", 1024, 1024)) == 1024**2
 
 
 @pytest.mark.parametrize("index", range(len(FLAT)))

@@ -5,17 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from c3lib.errors import C3Error
+from c3lib.transfer.definition import buffer_sizes
 from c3lib.transfer.plan import HOST_IN, HOST_OUT, LOCAL, RECEIVE, SEND, TransferPlan
 
 
 def check_plan(plan: TransferPlan) -> TransferPlan:
     """``plan`` itself when it is sound.
 
-    Raises :class:`C3Error` naming the offending copy, its index and fields, when a field is out of range, a buffer is
-    overrun, steps are out of order, the engine does not fit, a receive byte is written twice or never, or a copy reads
-    receive bytes that no earlier step has written. Whether the *right* bytes arrive only the byte proof
-    (:func:`c3lib.transfer.prove`) can tell.
+    Raises :class:`C3Error` for an unknown collective and for receive buffers that are not the size it defines; and,
+    naming the offending copy, its index and fields, when a field is out of range, a buffer is overrun, steps are out
+    of order, the engine does not fit, a receive byte is written twice or never, or a copy reads receive bytes that no
+    earlier step has written. Whether the *right* bytes arrive only the byte proof (:func:`c3lib.transfer.prove`) can
+    tell.
     """
+    _, receive = buffer_sizes(plan.kind, plan.nbytes, plan.ranks, plan.topology)
+    for rank, (size, wanted) in enumerate(zip(plan.dst_nbytes, receive, strict=True)):
+        if size != wanted:  # or a plan of empty buffers would be sound: nothing to write, and nothing written
+            raise C3Error(f"{plan}: dst_nbytes[{rank}]: expected {wanted}, as the collective defines it, got {size}")
     _check_fields(plan)
     if len(plan) == 0 and not any(plan.dst_nbytes):
         return plan

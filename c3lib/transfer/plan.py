@@ -20,6 +20,7 @@ HOST_IN, HOST_OUT = 0, 1  # engines of rank 0 on topology "host": host to GPU, G
 TOPOLOGIES = ("mesh", "switch", "host")
 MODES = ("push", "pull")
 MOST_NBYTES = 2**60  # of all ranks together: offsets, sizes and their sums stay well inside 64 bits
+MOST_RANKS = 1024  # a flat plan has a copy for each pair of ranks: about 64 MB of them
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,11 @@ class TransferPlan:
 
 
 def _values(index: int, copy: Copy) -> tuple[int, ...]:
-    return tuple(require_int(f"copies[{index}].{name}", getattr(copy, name), -MOST_NBYTES) for name in COLUMNS)
+    values = tuple(require_int(f"copies[{index}].{name}", getattr(copy, name), -MOST_NBYTES) for name in COLUMNS)
+    for name, value in zip(COLUMNS, values, strict=True):
+        if value > MOST_NBYTES:
+            raise C3Error(f"copies[{index}].{name}: expected at most {MOST_NBYTES}, got {value}")
+    return values
 
 
 def plan_links(plan: TransferPlan) -> dict[tuple[int, int], int]:
