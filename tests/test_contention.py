@@ -313,3 +313,26 @@ def test_a_gemm_too_small_for_the_gpu_leaves_its_slots_to_the_second_kernel():
     early = predict(*pair, MI300X, strategy("c3_base")).law.early
     assert pair[0].workgroups[0] < 304 - 64
     assert early.collective_cus[0] == 64
+
+
+@every_node
+@every_strategy
+def test_a_scenario_takes_the_same_time_whatever_it_is_batched_with(node, how):
+    gemm, collective = random_batch(node, 60, 11)
+    together = predict(gemm, collective, node, how).time_s
+    alone = [predict(rows(gemm, [i]), rows(collective, [i]), node, how).time_s[0] for i in range(60)]
+    assert together.tolist() == alone
+
+
+@every_node
+@pytest.mark.parametrize("name", ["conccl", "conccl_rp"])
+def test_dma_engines_do_not_wait_for_memory(node, name):
+    """With bandwidth itself not shared, a GEMM cannot delay them at all."""
+    gemm, collective = random_batch(node, MANY, 12)
+    ends = predict(gemm, collective, node, strategy(name), on=Mechanisms(hbm=False)).collective_end_s
+    assert ends == pytest.approx(kernels.dma_collective_time_s(collective, node), rel=1e-12)
+
+
+def test_the_library_does_wait_for_memory():
+    result = predict(*random_batch(MI300X, MANY, 12), MI300X, strategy("c3_sp"), on=Mechanisms(hbm=False))
+    assert (result.collective_end_s > result.collective_alone_s * 1.01).any()

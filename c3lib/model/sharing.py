@@ -54,10 +54,15 @@ def queued_rates(
     rate = np.minimum(by_units, by_path)
     load_factor = np.stack(np.broadcast_arrays(*(np.asarray(coefficient) * waits / capacity for waits in sensitive)))
     load_factor = load_factor.reshape(load_factor.shape + (1,) * (rate.ndim - load_factor.ndim))
+    # Each scenario stops at its own pass: its result must not depend on what else is in the batch.
+    done = np.zeros(np.broadcast_shapes(rate.shape, load_factor.shape)[1:], bool)
     for _ in range(200):
         load = rate * traffic
         others = load.sum(axis=0) - load
-        previous, rate = rate, np.minimum(by_path, by_units / (1 + load_factor * others))
-        if np.all(np.abs(rate - previous) <= 1e-9 * previous):
+        following = np.minimum(by_path, by_units / (1 + load_factor * others))
+        settled = np.all(np.abs(following - rate) <= 1e-9 * rate, axis=0)
+        rate = np.where(done, rate, following)
+        done = done | settled
+        if done.all():
             break
     return rate
