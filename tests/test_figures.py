@@ -84,6 +84,12 @@ OF_EVIDENCE = [
 # --- every figure ---
 
 
+@pytest.mark.parametrize("draw", [isolated.collective_slowdown, isolated.finding_collective])
+def test_a_suite_of_one_kind_of_collective_has_its_curve(draw):
+    rows = isolated.collective_rows("h200_8")
+    assert draw(rows[rows["collective"] == "all-gather"])
+
+
 @pytest.mark.parametrize("node", NODES)
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_stamped_and_finds_something_on_every_node(name, node):

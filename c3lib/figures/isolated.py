@@ -145,6 +145,9 @@ def collective_slowdown(rows: pd.DataFrame) -> Figure:
     figure, axes = style.canvas(1, 2, sharey=True)
     for axis, kind in zip(axes, COLLECTIVES, strict=True):
         part, short = rows[rows["collective"] == kind], style.SHORT[kind]
+        if part.empty:  # a suite may have one kind only
+            axis.set(title=f"{kind} ({short}): not in this suite", xticks=[])
+            continue
         curve = part.groupby("cus")["slowdown"].mean()
         axis.plot(curve.index, curve, color=style.KIND[kind], marker="o", ms=4.5)
         default = machine.library[kind].default_cus
