@@ -282,12 +282,3 @@ def plan(
     _print(
         {**content, "proof": proof and proof.as_row(), "copies": built.to_rows()}, listings.of_plan(built, proof), json
     )
-
-
-def main() -> None:
-    """Entry point of ``c3``."""
-    app(prog_name="c3")
-
-
-if __name__ == "__main__":
-    main()
