@@ -90,6 +90,11 @@ def test_a_suite_of_one_kind_of_collective_has_its_curve(draw):
     assert draw(rows[rows["collective"] == "all-gather"])
 
 
+def test_the_ladder_of_one_kind_of_collective_compares_no_kinds():
+    rows = run_suite("mi300x_8")
+    assert "all-to-all" not in str(ladder.finding_ladder(rows[rows["collective"] == "all-gather"]))
+
+
 @pytest.mark.parametrize("node", NODES)
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_stamped_and_finds_something_on_every_node(name, node):
