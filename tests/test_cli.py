@@ -303,10 +303,10 @@ def test_interrupt_is_one_line_and_status_130(tmp_path):
     """Ctrl-C while the suite runs: the run is made to last, so that the signal arrives in the midst of it."""
     out = tmp_path / "rows.csv"
     code = (
-        "import sys, time, c3lib.experiment, c3lib.cli\n"
+        "import sys, time, c3lib.experiment, c3lib.__main__\n"
         "c3lib.experiment.run_suite = lambda *a, **k: (print('running', flush=True), time.sleep(60))\n"
         f"sys.argv = ['c3', 'run', '--out', {str(out)!r}]\n"
-        "c3lib.cli.main()\n"
+        "c3lib.__main__.main()\n"
     )
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, **pipes) as process:
