@@ -1,6 +1,7 @@
 """Tiers of tests, and the notebooks that tests write."""
 
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from hypothesis import settings
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 TIERS = ("unit", "notebooks", "amd", "device")
+
+# A background job inherits an ignored Ctrl-C, and so would the commands that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Two cores shared with other work make any deadline flaky; the rest stays hypothesis' own (in CI: derandomized).
 settings.register_profile("c3lib", settings(), deadline=None)
