@@ -23,6 +23,9 @@ EVIDENCE = ("reported", "modelled", "measured")
 TOPOLOGIES = ("mesh", "switch", "host")
 COLLECTIVES = ("all-gather", "all-to-all")
 
+PAPER_NODE = "mi300x_8"
+"""The node of arXiv 2412.14335; what is reported of it says nothing about any other."""
+
 
 @dataclass(frozen=True)
 class Constant:

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from c3lib.claims import claims_table, count, load_claims
+from c3lib.claims import OTHER_MACHINE, claims_table, count, load_claims
 from c3lib.figures import style
-from c3lib.figures.reported import PAPER_NODE
+from c3lib.hardware import PAPER_NODE
 
-VERDICT = {"reproduced": "#14548C", "missed": "#C0392B", "calibrated": "#9A9A9A"}
+VERDICT = {"reproduced": "#14548C", "missed": "#C0392B", "calibrated": "#9A9A9A", OTHER_MACHINE: "#444444"}
 
 
 def claim_rows(node: str = PAPER_NODE, suite: str = "conccl30") -> pd.DataFrame:
@@ -54,6 +54,7 @@ def agreement(rows: pd.DataFrame) -> Figure:
                 "reproduced": "predicted, reproduced",
                 "missed": "predicted, missed",
                 "calibrated": "calibrated: no evidence",
+                OTHER_MACHINE: "another machine than the paper's: no verdict",
             }
             axis.plot([], [], color=colour, label=label[verdict], **style.MODELLED)
     figure.legend(loc="outside upper left", ncols=3, handletextpad=0.1)
@@ -85,7 +86,12 @@ def shown_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def finding(rows: pd.DataFrame) -> style.Finding:
     """How many claims are reproduced, missed, calibrated, inputs or not covered; each miss with its reason."""
-    found = count(rows)
+    found, node = count(rows), rows["node"].iloc[0]
+    if node != PAPER_NODE:
+        return style.Finding(
+            f"The {found['claims']} claims are about {PAPER_NODE}: on {node} the comparison says how the machines "
+            "differ, and none of them is reproduced or missed."
+        )
     text = (
         f"**Of {found['claims']} claims, {found['predicted']} are predicted without having been used: "
         f"{found['reproduced']} reproduced, {found['missed']} missed.** {found['calibrated']} are calibrated and "
@@ -97,8 +103,4 @@ def finding(rows: pd.DataFrame) -> style.Finding:
         f"- **missed** {row.id.removeprefix('conccl.')}: {row.modelled:.3g} against {row.reported}. {row.why}"
         for row in misses.itertuples()
     ]
-    node = rows["node"].iloc[0]
-    if node != PAPER_NODE:
-        text += f" The claims are about {PAPER_NODE}: on {node} the comparison only says how the machines differ."
-        return style.Finding(text)
     return style.Finding("\n".join([text, "", *lines]))

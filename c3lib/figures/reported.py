@@ -7,10 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from c3lib.files import DATA, read_text
-from c3lib.hardware import load_node
-
-PAPER_NODE = "mi300x_8"
-"""The node of arXiv 2412.14335; its reported numbers say nothing about another one, so they are not drawn there."""
+from c3lib.hardware import PAPER_NODE, load_node
 
 
 @dataclass(frozen=True)
