@@ -76,6 +76,11 @@ def of_claims(title: str, claims: pd.DataFrame, count: Mapping[str, int]) -> str
         f"(restating another of them: {count['restated']}); {count['calibrated']} more set a constant or "
         f"a rule, or follow from one that did; {count['input']} are definitions and inputs."
     )
+    if count["other_machine"]:
+        total = paragraph(
+            f"{count['other_machine']} claims are about another machine than this: the numbers say how the two differ, "
+            "and none is reproduced or missed."
+        )
     return "\n".join([title, "", table(header, rows), "", *notes, "", total])
 
 

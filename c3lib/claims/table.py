@@ -113,9 +113,9 @@ def _judge(claim: dict[str, Any], context: Context, used: set[str]) -> dict[str,
         verdict, why = ("reproduced" if row["status"] == "predicted" else row["status"]), how.remark
     else:
         verdict, why = "missed", f"{how.why} {how.remark}".strip()
-    if context.node.name != PAPER_NODE and row["status"] != "input":
+    if context.node.name != PAPER_NODE and (row["status"] != "input" or verdict == "missed"):
         # A number of another machine that happens to agree is no reproduction, and one that does not is no miss.
-        row["status"] = "predicted"
+        row["status"] = "input" if how.is_input else "predicted"
         verdict, why = OTHER_MACHINE, f"Reported for 8 MI300X GPUs; {context.node.name} is another machine."
     return row | {
         "modelled": modelled,
