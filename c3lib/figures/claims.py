@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from c3lib.claims import OTHER_MACHINE, claims_table, count, load_claims
+from c3lib.claims import COLUMNS, OTHER_MACHINE, claims_table, count, load_claims
 from c3lib.figures import style
 from c3lib.hardware import PAPER_NODE
 
@@ -64,20 +64,7 @@ def agreement(rows: pd.DataFrame) -> Figure:
 
 def shown_table(rows: pd.DataFrame) -> pd.DataFrame:
     """The claims table as a reader wants it: rounded, without the columns that only machines need."""
-    columns = [
-        "figure",
-        "quantity",
-        "reported",
-        "modelled",
-        "deviation",
-        "tolerance",
-        "unit",
-        "status",
-        "verdict",
-        "why",
-        "confidence",
-        "source",
-    ]
+    columns = [name for name in COLUMNS if name != "id"]
     return rows.set_index("id")[columns].assign(
         modelled=rows.set_index("id")["modelled"].map("{:.4g}".format),
         deviation=rows.set_index("id")["deviation"].map("{:+.3g}".format),
