@@ -16,7 +16,7 @@ from c3lib.errors import C3Error
 from c3lib.hardware import Node, load_node
 from c3lib.strategy import STRATEGIES, Strategy, strategy
 from c3lib.suites import load_suite
-from c3lib.workload import Scenario, length_class
+from c3lib.workload import Scenario, length_class, whole
 
 
 def run_suite(
@@ -36,8 +36,7 @@ def run_suite(
         C3Error: unknown node, suite, strategy or backend; ``repeats`` below 1; an empty suite; a scenario name or a
             strategy given twice; a collective of more ranks than the node has.
     """
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise C3Error(f"repeats must be a whole number of at least 1, not {repeats!r}")
+    repeats = whole("repeats", repeats, least=1)
     node = load_node(node) if isinstance(node, str) else node
     label = suite if isinstance(suite, str) else "ad hoc"
     scenarios = load_suite(suite, node.ranks) if isinstance(suite, str) else list(suite)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from c3lib.claims.context import Context
+from c3lib.claims.context import SATURATED_GAIN, Context
+from c3lib.workload import LATENCY_BOUND_BELOW
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,13 @@ def _memory_bound(lost_cus: int) -> Evaluator:
 def _saturation(kind: str) -> Evaluator:
     why = "Set by the rate of one CU over that of the links."
     because = "a point of a power-of-two sweep: the same one"
-    remark = "First power of two that gains less than 2 % by doubling."
+    remark = f"First power of two that gains less than {SATURATED_GAIN * 100:g} % by doubling."
     return Evaluator(lambda c: c.saturation_cus(kind), 0.0, because, why, remark)
 
 
 def _latency_bound(kind: str, half: float) -> Evaluator:
     because = "half of it: criterion, base, and whether a rank's size or the total are all unstated"
-    remark = "Criterion ours: less than 0.8 of the plateau's bandwidth."
+    remark = f"Criterion ours: less than {LATENCY_BOUND_BELOW:g} of the plateau's bandwidth."
     return Evaluator(lambda c: c.latency_bound_below_mib(kind), half, because, _ONE_T0, remark)
 
 
