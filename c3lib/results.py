@@ -16,7 +16,7 @@ from c3lib.errors import C3Error, unknown
 from c3lib.files import ROOT, read_text, write_together
 from c3lib.hardware import EVIDENCE
 
-LIBRARIES = ("numpy", "scipy", "pandas", "torch", "cuda-core", "hip-python")
+LIBRARIES = ("numpy", "scipy", "pandas", "torch", "cuda-core", "cuda-bindings", "hip-python")
 
 
 def provenance(**more: Any) -> dict[str, Any]:
@@ -65,15 +65,15 @@ def sidecar_path(path: Path | str) -> Path:
     return path.with_name(path.name + ".json")
 
 
-def read_table(path: Path | str) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """A results table and its provenance.
+def read_table(path: Path | str, schema: Any = None) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A table and its provenance; without a schema a table of results.
 
     Raises:
         C3Error: schema violated, sidecar missing or not JSON, or a CSV that is not the one the sidecar describes.
     """
     from c3lib.schema import RESULTS, read_csv
 
-    frame = read_csv(path, RESULTS)
+    frame = read_csv(path, RESULTS if schema is None else schema)
     side = sidecar_path(path)
     try:
         sidecar = json.loads(read_text(side))

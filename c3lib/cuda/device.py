@@ -1,0 +1,115 @@
+"""The GPU itself: opened once, with one clear sentence for everything that can be in the way."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Iterator
+
+from c3lib.errors import C3Error
+
+NEEDED = ("torch", "cuda.core", "cuda.bindings", "pynvml")
+IDLE_MEMORY_FRACTION = 0.95
+"""A GPU with less free memory than this before anything is allocated has another user: times would be theirs too."""
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """An open GPU: the modules that drive it and what was read from it."""
+
+    torch: Any
+    core: Any  # cuda.core
+    driver: Any  # cuda.bindings.driver
+    device: Any  # cuda.core.Device
+    name: str
+    sms: int
+    memory_nbytes: int
+    copy_engines: int
+    driver_version: str
+
+
+def missing_packages() -> list[str]:
+    """Packages of :data:`NEEDED` that cannot be imported here."""
+    from importlib.util import find_spec
+
+    def there(name: str) -> bool:
+        try:
+            return find_spec(name) is not None
+        except ModuleNotFoundError:  # of the parent
+            return False
+
+    return [name for name in NEEDED if not there(name)]
+
+
+@cache
+def open_device(index: int = 0) -> Cuda:
+    """GPU ``index``, current in this process.
+
+    Raises:
+        C3Error: a package is missing, there is no GPU or driver, or another program uses the GPU.
+    """
+    if missing := missing_packages():
+        raise C3Error(
+            f"backend cuda: needs {', '.join(missing)}; install torch, cuda-core, cuda-bindings, nvidia-ml-py"
+        )
+    # More hardware queues than streams, or streams would wait for one another (read when CUDA starts).
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise C3Error("backend cuda: no NVIDIA GPU here, or no driver for it (nvidia-smi shows neither)")
+    if index >= torch.cuda.device_count():
+        raise C3Error(f"backend cuda: GPU {index} is not there, this machine has {torch.cuda.device_count()}")
+    import cuda.core
+    from cuda.bindings import driver
+
+    with said_clearly("opening the GPU"):
+        torch.cuda.set_device(index)
+        free, total = torch.cuda.mem_get_info(index)
+        if free < IDLE_MEMORY_FRACTION * total:
+            raise C3Error(
+                f"backend cuda: GPU {index} is in use, {(total - free) / 1e9:.1f} of {total / 1e9:.0f} GB are taken by "
+                "another program; its work would be in every time"
+            )
+        torch.zeros(1, device="cuda")  # the primary context, which cuda.core then shares
+        device = cuda.core.Device(index)
+        device.set_current()
+    from c3lib.cuda.health import driver_version
+
+    return Cuda(
+        torch=torch,
+        core=cuda.core,
+        driver=driver,
+        device=device,
+        name=device.name,
+        sms=device.properties.multiprocessor_count,
+        memory_nbytes=total,
+        copy_engines=device.properties.async_engine_count,
+        driver_version=driver_version(index),
+    )
+
+
+@contextmanager
+def said_clearly(what: str) -> Iterator[None]:
+    """Turns what the CUDA libraries raise into a :class:`C3Error` that says what was being done."""
+    try:
+        yield
+    except C3Error:
+        raise
+    except Exception as error:
+        text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if "out of memory" in text.lower() or "OUT_OF_MEMORY" in text:
+            raise C3Error(f"cuda: not enough memory while {what}: {text}") from error
+        if type(error).__module__.startswith(("torch", "cuda")) or "CUDA" in text:
+            raise C3Error(f"cuda: the device failed while {what}: {text}") from error
+        raise
+
+
+def checked(cuda: Cuda, outcome: tuple, what: str) -> Any:
+    """The value of a driver call. Raises :class:`C3Error` with the driver's name for the error."""
+    code, *values = outcome
+    if code != cuda.driver.CUresult.CUDA_SUCCESS:
+        raise C3Error(f"cuda: {what} failed: {code.name}")
+    return values[0] if len(values) == 1 else values or None

@@ -1,0 +1,131 @@
+"""The timed region: a gate keeps both streams shut while work is enqueued, then releases them together.
+
+The gate is a flag in pinned host memory on which the stream of the kernel launched first waits (a stream memory
+operation, so no SM is taken); the other stream waits for an event that the first records just before its kernel. All
+events belong to this module.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator
+
+from c3lib.cuda.device import Cuda, checked, said_clearly
+from c3lib.cuda.transport import new_event
+from c3lib.errors import C3Error
+
+GATE = "stream memory operation on a host flag"
+LIMIT_S = 20.0
+"""A region that has not ended by then is reported as hanging."""
+
+ENQUEUE_LIMIT_S = 5.0
+
+Enqueue = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds since the gate opened; NaN for a kernel that was not part of the region."""
+
+    gemm_start_s: float
+    gemm_end_s: float
+    transfer_start_s: float
+    transfer_end_s: float
+
+    @property
+    def end_s(self) -> float:
+        """When all was done."""
+        return max(value for value in (self.gemm_end_s, self.transfer_end_s) if value == value)
+
+    @property
+    def overlap_s(self) -> float:
+        """Length of the intersection of the two intervals; 0 where they do not meet or one is missing."""
+        start, end = max(self.gemm_start_s, self.transfer_start_s), min(self.gemm_end_s, self.transfer_end_s)
+        return max(0.0, end - start) if start == start and end == end else 0.0
+
+
+class Gate:
+    """A flag that a stream waits for. Reused: every opening waits for the next number."""
+
+    def __init__(self, cuda: Cuda):
+        self.cuda = cuda
+        self._flag = cuda.torch.zeros(1, dtype=cuda.torch.int32, pin_memory=True)
+        self._turn = 0
+
+    def shut(self, stream: Any) -> None:
+        """Make the stream wait for the next opening."""
+        self._turn += 1
+        equal = self.cuda.driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ
+        found = self.cuda.driver.cuStreamWaitValue32(int(stream.handle), self._flag.data_ptr(), self._turn, int(equal))
+        checked(self.cuda, found, "shutting the gate (cuStreamWaitValue32)")
+
+    def open(self) -> None:
+        """Release whoever waits."""
+        self._flag[0] = self._turn
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Opens the gate at the end, whatever happens, and after :data:`ENQUEUE_LIMIT_S` if the work never gets there.
+
+        Something that waits for the whole device while a stream waits for the gate (loading a kernel for the first
+        time does) would otherwise wait for ever. Raises :class:`C3Error` when that happened.
+        """
+        late = threading.Event()
+        timer = threading.Timer(ENQUEUE_LIMIT_S, lambda: (late.set(), self.open()))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self.open()
+        if late.is_set():
+            raise C3Error(
+                f"cuda: enqueueing took over {ENQUEUE_LIMIT_S:g} s behind a shut gate: something there waits for the "
+                "device; run it once without a gate first"
+            )
+
+
+def timed(
+    gate: Gate,
+    gemm: tuple[Any, Enqueue] | None,
+    transfer: tuple[Any, Enqueue] | None,
+    gemm_first: bool = True,
+) -> Times:
+    """Run one region; each kernel is given as its stream and what enqueues it there.
+
+    Raises:
+        C3Error: the device failed, or the region did not end within :data:`LIMIT_S`.
+    """
+    cuda = gate.cuda
+    order = [("gemm", gemm), ("transfer", transfer)] if gemm_first else [("transfer", transfer), ("gemm", gemm)]
+    parts = [(name, *part) for name, part in order if part is not None]
+    opened = new_event(cuda, timed=True)
+    marks: dict[str, tuple[Any, Any]] = {}
+    with said_clearly(f"running {' beside '.join(name for name, *_ in parts)}"):
+        with gate.guarded():
+            for place, (name, stream, enqueue) in enumerate(parts):
+                if place == 0:
+                    gate.shut(stream)
+                    stream.record(opened)
+                else:
+                    stream.wait(opened)
+                marks[name] = new_event(cuda, timed=True), new_event(cuda, timed=True)
+                stream.record(marks[name][0])
+                enqueue(stream)
+                stream.record(marks[name][1])
+        for name in marks:
+            _wait(marks[name][1], name)
+    seconds = {name: [(mark - opened) / 1e3 for mark in pair] for name, pair in marks.items()}
+    nothing = [float("nan")] * 2
+    return Times(*seconds.get("gemm", nothing), *seconds.get("transfer", nothing))
+
+
+def _wait(event: Any, name: str) -> None:
+    limit = time.monotonic() + LIMIT_S
+    while not event.is_done:
+        if time.monotonic() > limit:
+            raise C3Error(f"cuda: the {name} has not ended after {LIMIT_S:g} s; the device hangs or is lost")

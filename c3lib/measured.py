@@ -1,0 +1,160 @@
+"""Tables of what a device measured: their columns, where they lie, and how they are read.
+
+``data/measured/<node>/<experiment>.csv``, each with a sidecar beside it. Reading needs pandera, writing does not.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from c3lib.errors import C3Error
+from c3lib.files import DATA, names_in
+
+FOLDER = DATA / "measured"
+
+EXPERIMENTS = {
+    "isolated": "each kernel alone: GEMMs by SMs, transfers by transport, blocks, direction and size",
+    "suite": "every scenario of the suite under every strategy",
+    "sweep": "the configurations that c3_rp and c3_sp_rp choose from",
+    "order": "a GEMM beside an SM kernel of more and more blocks: which is first, and with what priority",
+    "break_even": "small transfers beside a GEMM: from which size on overlap pays",
+    "energy": "joules of a scenario by strategy",
+    "premise": "hardware counters: what a transfer does to memory traffic and the L2 cache",
+}
+"""Names of the tables, and what each holds. ``suite`` stands for the suite's own name in the file's name."""
+
+
+def table_path(node: str, experiment: str, folder: Path = FOLDER) -> Path:
+    """Where a table lies."""
+    return folder / node / f"{experiment}.csv"
+
+
+def measured_nodes(folder: Path = FOLDER) -> list[str]:
+    """Nodes that something was measured on."""
+    return sorted(path.name for path in folder.glob("*") if path.is_dir() and names_in(path, ".csv"))
+
+
+def read_measured(node: str, experiment: str, folder: Path = FOLDER) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A table and its provenance.
+
+    Raises:
+        C3Error: nothing of the kind was measured on that node, a schema is violated, or CSV and sidecar disagree.
+    """
+    from c3lib.results import read_table
+
+    known = names_in(folder / node, ".csv") if (folder / node).is_dir() else []
+    if experiment not in known:
+        have = ", ".join(known) or "nothing"
+        raise C3Error(f"nothing called {experiment!r} was measured on {node}; there is {have}: c3 measure --node {node}")
+    return read_table(table_path(node, experiment, folder), schemas().get(experiment, schemas()["suite"]))
+
+
+@cache
+def schemas() -> dict[str, Any]:
+    """A pandera schema for each experiment."""
+    import pandera.pandas as pa
+
+    from c3lib import schema as rows
+
+    text, flag, count = rows._text, rows._flag, rows._count
+    seconds = rows._seconds
+    maybe = rows._number(pa.Check.ge(0), nullable=True)
+    measured = {"node": text(), "evidence": text(checks=pa.Check.isin(("measured",)))}
+    setting = {
+        "transport": text(checks=pa.Check.isin(("none", "copy_engine", "sm_kernel"))),
+        "batched": flag(),
+        "blocks": count(),
+        "first": text(checks=pa.Check.isin(("gemm", "transfer"))),
+        "high_priority": flag(),
+        "sms_asked": count(),
+        "sms_granted": count(),
+        "partition": text(checks=pa.Check.isin(("none", "sm target", "green context"))),
+    }
+    health = {"sm_mhz": maybe, "power_w": maybe, "temperature_c": maybe}
+    region = {
+        **measured,
+        "experiment": text(),
+        "gemm": text(),
+        "dtype": text(),
+        "bound": text(checks=pa.Check.isin(("compute", "memory", "none"))),
+        "collective": text(),
+        "direction": text(checks=pa.Check.isin(("in", "out", "both", "none"))),
+        "total_bytes": count(),
+        "link_bytes": count(),
+        "copies": count(),
+        **setting,
+        "repetition": count(),
+        "gemm_s": maybe,
+        "transfer_s": maybe,
+        "region_s": seconds(),
+        "overlap_s": maybe,
+        **health,
+        "verified": flag(),
+        "path": text(),
+    }
+    regions = pa.DataFrameSchema(region, strict=True, ordered=True)
+    suite = rows.RESULTS.add_columns(
+        {
+            **setting,
+            "link_bytes": count(),
+            "own_alone_s": maybe,
+            "own_fraction": rows._number(nullable=True),
+            "overlap_s": maybe,
+            **health,
+        }
+    )
+    counted = {
+        **measured,
+        "gemm": text(),
+        "bound": text(),
+        "arm": text(),
+        "transport": text(),
+        "blocks": count(),
+        "counter": text(),
+        "unit": text(),
+        "value": maybe,
+        "repetition": count(),
+        "verified": flag(),
+        "path": text(),
+    }
+    energy = {
+        **measured,
+        "scenario": text(),
+        "gemm": text(),
+        "bound": text(),
+        "strategy": text(),
+        **setting,
+        "repetition": count(),
+        "runs": count(1),
+        "seconds_per_run": seconds(),
+        "joules_per_run": seconds(),
+        "sm_mhz": maybe,
+        "power_w": maybe,
+        "verified": flag(),
+        "path": text(),
+    }
+    sweep = {
+        **measured,
+        "suite": text(),
+        "scenario": text(),
+        "strategy": text(),
+        **setting,
+        "repetition": count(),
+        "gemm_end_s": seconds(),
+        "collective_end_s": seconds(),
+        "concurrent_s": seconds(),
+        "verified": flag(),
+        "path": text(),
+    }
+    strict = lambda columns: pa.DataFrameSchema(columns, strict=True, ordered=True)  # noqa: E731
+    return {
+        **dict.fromkeys(("isolated", "order", "break_even"), regions),
+        "suite": suite,
+        "premise": strict(counted),
+        "energy": strict(energy),
+        "sweep": strict(sweep),
+    }
