@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from itertools import product
 from typing import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 
 from c3lib import metrics
-from c3lib.backends.base import Backend, Timings, open_backend
+from c3lib.backends.base import AD_HOC, Backend, Timings, open_backend
 from c3lib.errors import C3Error
 from c3lib.hardware import Node, load_node
 from c3lib.strategy import STRATEGIES, Strategy, strategy
@@ -38,7 +37,7 @@ def run_suite(
     """
     repeats = whole("repeats", repeats, least=1)
     node = load_node(node) if isinstance(node, str) else node
-    label = suite if isinstance(suite, str) else "ad hoc"
+    label = suite if isinstance(suite, str) else AD_HOC
     scenarios = load_suite(suite, node.ranks) if isinstance(suite, str) else list(suite)
     chosen = [strategy(name) for name in strategies]
     if not scenarios or not chosen:
@@ -50,9 +49,9 @@ def run_suite(
             raise C3Error(
                 f"run: scenario {scenario.name!r} wants {scenario.collective.ranks} ranks, {node.name} has {node.ranks}"
             )
-    runner = open_backend(backend, node)
+    runner = open_backend(backend, node, label)
     frames = [
-        _rows(node, label, runner, part, how, repetition, runner.run(part, how, repetition))
+        rows_of(node, label, runner, part, how, repetition, runner.run(part, how, repetition))
         for part, how, repetition in _arms(runner, scenarios, chosen, repeats, seed)
     ]
     order = {scenario.name: index for index, scenario in enumerate(scenarios)}
@@ -74,14 +73,19 @@ def _arms(
 ) -> list[tuple[list[Scenario], Strategy, int]]:
     if backend.deterministic:
         return [(scenarios, how, 0) for how in strategies]
-    arms = [([scenario], how, turn) for turn, scenario, how in product(range(repeats), scenarios, strategies)]
-    random.Random(seed).shuffle(arms)
+    # Scenario by scenario, because setting one up moves gigabytes; inside, every repetition is a shuffled round.
+    rng = random.Random(seed)
+    arms = []
+    for scenario in rng.sample(scenarios, len(scenarios)):
+        for turn in range(repeats):
+            arms += [([scenario], how, turn) for how in rng.sample(strategies, len(strategies))]
     return arms
 
 
-def _rows(
+def rows_of(
     node: Node, suite: str, backend: Backend, scenarios: list[Scenario], how: Strategy, repetition: int, times: Timings
 ) -> pd.DataFrame:
+    """What a backend gave for one arm as tidy rows, with the metrics worked out."""
     ideal = metrics.ideal_speedup(times.gemm_alone_s, times.collective_alone_s)
     speedup = metrics.realised_speedup(times.gemm_alone_s, times.collective_alone_s, times.concurrent_s)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -120,6 +124,7 @@ def _rows(
             "unstable_ideal": ideal < metrics.UNSTABLE_IDEAL,
             "verified": times.verified,
             "path": times.path,
+            **times.more,
         }
     )
 

@@ -37,7 +37,7 @@ class Noisy:
 @pytest.fixture
 def noisy(monkeypatch):
     backend = Noisy(MI300X)
-    monkeypatch.setattr(experiment, "open_backend", lambda name, node: backend)
+    monkeypatch.setattr(experiment, "open_backend", lambda name, node, suite: backend)
     return backend
 
 

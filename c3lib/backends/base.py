@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Protocol, Sequence
+from typing import ClassVar, Mapping, Protocol, Sequence
 
 from numpy.typing import NDArray
 
@@ -12,6 +12,9 @@ from c3lib.errors import unknown
 from c3lib.hardware import Node
 from c3lib.strategy import Strategy
 from c3lib.workload import Scenario
+
+AD_HOC = "ad hoc"
+"""What stands for a suite's name where the scenarios come from none."""
 
 
 @dataclass(frozen=True)
@@ -30,27 +33,40 @@ class Timings:
     cus_taken: NDArray
     verified: NDArray
     path: str
+    more: Mapping[str, NDArray] = field(default_factory=dict)
+    """Further columns of a measured row, in order (see :mod:`c3lib.measured`)."""
+
+    MAIN: ClassVar[tuple[str, ...]] = (
+        "gemm_alone_s",
+        "collective_alone_s",
+        "gemm_end_s",
+        "collective_end_s",
+        "concurrent_s",
+        "cus_taken",
+        "verified",
+    )
 
 
 class Backend(Protocol):
     """A backend for one node.
 
-    A deterministic one is asked once for all scenarios of a strategy; any other once for each scenario, strategy and
-    repetition, in shuffled order.
+    ``suite`` is the name of the suite that is run, :data:`AD_HOC` for scenarios of no suite: what was measured is
+    found by it. A deterministic one is asked once for all scenarios of a strategy; any other once for each scenario,
+    strategy and repetition, in shuffled order.
     """
 
     name: str
     evidence: str  # "modelled" or "measured"
     deterministic: bool
 
-    def __init__(self, node: Node) -> None: ...
+    def __init__(self, node: Node, suite: str = AD_HOC) -> None: ...
 
     def run(self, scenarios: Sequence[Scenario], strategy: Strategy, repetition: int) -> Timings:
         """Run the scenarios under the strategy."""
         ...
 
 
-_BACKENDS = {"model": ("modelled", "Modelled")}
+_BACKENDS = {"cuda": ("cuda", "CudaBackend"), "model": ("modelled", "Modelled"), "replay": ("replay", "Replay")}
 """Name to module and class; a module is imported only when its backend is used."""
 
 
@@ -59,9 +75,9 @@ def backend_names() -> list[str]:
     return sorted(_BACKENDS)
 
 
-def open_backend(name: str, node: Node) -> Backend:
+def open_backend(name: str, node: Node, suite: str = AD_HOC) -> Backend:
     """The backend of that name for a node. Raises :class:`C3Error` for an unknown name."""
     if name not in _BACKENDS:
         raise unknown("backend", name, _BACKENDS)
     module, kind = _BACKENDS[name]
-    return getattr(import_module(f"c3lib.backends.{module}"), kind)(node)
+    return getattr(import_module(f"c3lib.backends.{module}"), kind)(node, suite)

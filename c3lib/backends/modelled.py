@@ -6,7 +6,7 @@ from typing import Sequence
 
 import numpy as np
 
-from c3lib.backends.base import Timings
+from c3lib.backends.base import AD_HOC, Timings
 from c3lib.hardware import Node
 from c3lib.model.contention import predict
 from c3lib.model.kernels import batch
@@ -21,7 +21,7 @@ class Modelled:
     evidence = "modelled"
     deterministic = True
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, suite: str = AD_HOC) -> None:
         self.node = node
 
     def run(self, scenarios: Sequence[Scenario], strategy: Strategy, repetition: int) -> Timings:
