@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from measured_cases import NODE, SCENARIOS, SUITE, suite_rows, write
+from replay_cases import NODE, SCENARIOS, SUITE, suite_rows, write
 
 from c3lib import experiment
 from c3lib.backends.base import open_backend

@@ -1,0 +1,88 @@
+"""Tables as a device would have measured them, for tests of what reads them: made of the model, in a scratch folder."""
+
+import numpy as np
+import pandas as pd
+
+from c3lib import metrics
+from c3lib.experiment import run_suite
+from c3lib.hardware import load_node
+from c3lib.measured import table_path
+from c3lib.model import kernels
+from c3lib.results import write_table
+from c3lib.schema import RESULTS
+from c3lib.suites import load_suite
+
+NODE, SUITE = load_node("h200_1"), "conccl30_host"
+SCENARIOS = load_suite(SUITE, NODE.ranks)
+SETTING = {
+    "transport": "copy_engine",
+    "batched": True,
+    "blocks": 0,
+    "first": "gemm",
+    "high_priority": False,
+    "sms_asked": 0,
+    "sms_granted": 0,
+    "partition": "none",
+}
+"""Copy engines beside a GEMM that has every SM."""
+
+HEALTH = {"sm_mhz": 1900.0, "power_w": 500.0, "temperature_c": 50.0}
+SWEPT = ((2, 0), (4, 0), (8, 0), (2, 2), (8, 8), (32, 32))
+"""Thread blocks and withheld SMs of the configurations that a made-up sweep tried."""
+
+
+def suite_rows(repeats=3, wobble=0.02, **changed) -> pd.DataFrame:
+    """A table of the suite: the model's times, each repetition ``wobble`` longer than the one before.
+
+    ``changed``: columns, as values or as functions of the rows.
+    """
+    model = run_suite(NODE, SUITE)
+    _, collective = kernels.batch(SCENARIOS, NODE)
+    frames = []
+    for repetition in range(repeats):
+        factor = 1 + wobble * (repetition - repeats // 2)
+        frame = model.assign(repetition=repetition, backend="cuda", evidence="measured", verified=True, path="traced")
+        times = [name for name in frame if name.endswith("_s")]
+        frame[times] *= factor
+        dma = frame["strategy"].str.startswith("conccl").to_numpy()
+        frame = frame.assign(**SETTING, link_bytes=frame["rank_bytes"] * 14, overlap_s=0.0)
+        frame["transport"] = np.where(dma, "copy_engine", "sm_kernel")
+        frame["batched"] = dma
+        partitioned = frame["strategy"].isin(["c3_rp", "c3_sp_rp", "conccl_rp"]) & (frame["cus_taken"] > 0)
+        frame["blocks"] = np.where(dma, 0, np.where(partitioned, 8, 32))
+        frame["first"] = np.where(frame["strategy"].isin(["c3_base", "c3_rp"]), "gemm", "transfer")
+        frame["sms_granted"] = frame["sms_asked"] = np.where(partitioned, frame["cus_taken"], 0).astype(int)
+        frame["partition"] = np.where(frame["sms_granted"] > 0, "sm target", "none")
+        dma_s = dict(
+            zip((s.name for s in SCENARIOS), kernels.dma_collective_time_s(collective, NODE) * factor, strict=True)
+        )
+        frame["own_alone_s"] = np.where(dma, frame["scenario"].map(dma_s), frame["collective_alone_s"])
+        frames.append(frame.assign(**HEALTH))
+    rows = pd.concat(frames, ignore_index=True)
+    for name, value in changed.items():
+        rows[name] = value(rows) if callable(value) else value
+    ideal = metrics.ideal_speedup(rows["gemm_alone_s"], rows["own_alone_s"])
+    realised = metrics.realised_speedup(rows["gemm_alone_s"], rows["own_alone_s"], rows["concurrent_s"])
+    rows["own_fraction"] = metrics.fraction_of_ideal(realised, ideal)
+    more = ["link_bytes", "own_alone_s", "own_fraction", "overlap_s", *HEALTH]
+    return rows[[*RESULTS.columns, *SETTING, *more]]
+
+
+def sweep_rows(suite: pd.DataFrame, time_s) -> pd.DataFrame:
+    """A table of the sweep over the suite's scenarios; ``time_s`` gives the concurrent time of its rows."""
+    chosen = suite[suite["strategy"].isin(["c3_rp", "c3_sp_rp"])]
+    frames = []
+    for blocks, sms in SWEPT:
+        frame = chosen[["node", "evidence", "suite", "scenario", "strategy", *SETTING, "repetition"]].copy()
+        frame["blocks"], frame["sms_asked"], frame["sms_granted"] = blocks, sms, sms
+        frame["partition"] = "sm target" if sms else "none"
+        ends = time_s(chosen.assign(**frame[list(SETTING)]))
+        frames.append(
+            frame.assign(gemm_end_s=ends, collective_end_s=ends, concurrent_s=ends, verified=True, path="traced")
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def write(folder, rows: pd.DataFrame, experiment=SUITE, node=NODE.name) -> None:
+    """Write a table and its sidecar where it is looked for."""
+    write_table(rows, table_path(node, experiment, folder), repeats=int(rows["repetition"].nunique()))
