@@ -73,7 +73,7 @@ class Buffers:
         return (self.send if buffer == SEND else self.receive)[rank].data_ptr()
 
     def copies(self, drop: int | None = None) -> list[tuple[int, int, int, int]]:
-        """``(source address, destination address, bytes, engine)`` of every copy of the chosen direction, in plan order.
+        """``(source address, destination address, bytes, engine)`` of each copy of the chosen direction, in order.
 
         ``drop`` leaves out one of them (an index into this list), for a negative control.
         """
@@ -120,10 +120,7 @@ class Buffers:
         return np.uint64((rank << 32) + iteration + 1)
 
     def _fill(self, rank: int, nbytes: int, iteration: int) -> None:
-        if rank == 0:
-            target = self.send[0]
-        else:
-            target = self._pattern_room(nbytes)
+        target = self._pattern_room(nbytes) if rank else self.send[0]
         launch(
             self.cuda, self._stream, "fill", 4 * self.cuda.sms, 256,
             np.uint64(target.data_ptr()), np.uint64(nbytes), self._seed(rank, iteration),

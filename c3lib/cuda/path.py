@@ -23,28 +23,32 @@ def ends_while_sms_are_held(cuda: Cuda, enqueue: Callable[[Any], None], wait_s: 
         C3Error: the SMs could not all be held, so nothing would be proved.
     """
     torch = cuda.torch
-    flags = torch.zeros(2, dtype=torch.int32, pin_memory=True)  # released, arrived
+    arrived = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+    released = torch.zeros(1, dtype=torch.int32, device="cuda")  # in its own memory: polling takes nothing of the link
+    torch.cuda.synchronize()
     holder, stream = new_stream(cuda), new_stream(cuda)
     done, held = new_event(cuda), new_event(cuda)
-    address = flags.data_ptr()
+    opener, blocks = new_stream(cuda), 2 * cuda.sms
     with said_clearly("holding every SM"):
         try:
-            shared = cuda.device.properties.max_shared_memory_per_block_optin
+            # Two blocks an SM: together all of its thread slots and all of its shared memory (1 KiB a block is the
+            # driver's own).
+            shared = (cuda.device.properties.max_shared_memory_per_block_optin + 1024) // 2 - 1024
             launch(
-                cuda, holder, "hold", cuda.sms, 1024,
-                np.uint64(address), np.uint64(address + 4), np.uint64(HELD_NS), shared=shared,
+                cuda, holder, "hold", blocks, 1024,
+                np.uint64(released.data_ptr()), np.uint64(arrived.data_ptr()), np.uint64(HELD_NS), shared=shared,
             )  # fmt: skip
             holder.record(held)
-            _until(lambda: int(flags[1]) == cuda.sms, 1.0)
-            if int(flags[1]) != cuda.sms:
-                raise C3Error(f"path: only {int(flags[1])} of {cuda.sms} SMs could be held, so nothing is proved")
+            if not _until(lambda: int(arrived[0]) == blocks, 1.0):
+                raise C3Error(f"path: only {int(arrived[0])} of {blocks} holding blocks found room; nothing is proved")
             enqueue(stream)
             stream.record(done)
             ended = _until(lambda: done.is_done, wait_s)
             if held.is_done:
                 raise C3Error("path: the SMs were given back before the transfer was looked at; nothing is proved")
         finally:
-            flags[0] = 1
+            value = cuda.driver.cuStreamWriteValue32(int(opener.handle), released.data_ptr(), 1, 0)
+            checked(cuda, value, "giving the SMs back (cuStreamWriteValue32)")
             checked(cuda, cuda.driver.cuCtxSynchronize(), "waiting for the end of the proof")
     return ended
 
@@ -63,7 +67,14 @@ def prove_path(cuda: Cuda, transport: Any, alone_s: float) -> str:
     ``alone_s`` is the transfer's time on an idle GPU. Raises :class:`C3Error` when the transport did not take the path
     that its name says.
     """
+    stream = new_stream(cuda)
+    for _ in range(2):  # once on a free GPU: loading a kernel for the first time waits for the device
+        transport.ready()
+        cuda.torch.cuda.synchronize()
+        transport.enqueue(stream)
+        stream.sync()
     transport.ready()
+    cuda.torch.cuda.synchronize()
     used_no_sm = ends_while_sms_are_held(cuda, transport.enqueue, 0.02 + 4 * alone_s)
     if transport.name == "copy_engine":
         if not used_no_sm:

@@ -7,6 +7,7 @@ events belong to this module.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from contextlib import contextmanager
@@ -43,8 +44,10 @@ class Times:
     @property
     def overlap_s(self) -> float:
         """Length of the intersection of the two intervals; 0 where they do not meet or one is missing."""
+        if math.isnan(self.gemm_end_s + self.transfer_end_s):  # max and min below would pass over a NaN
+            return 0.0
         start, end = max(self.gemm_start_s, self.transfer_start_s), min(self.gemm_end_s, self.transfer_end_s)
-        return max(0.0, end - start) if start == start and end == end else 0.0
+        return max(0.0, end - start)
 
 
 class Gate:
@@ -74,7 +77,12 @@ class Gate:
         time does) would otherwise wait for ever. Raises :class:`C3Error` when that happened.
         """
         late = threading.Event()
-        timer = threading.Timer(ENQUEUE_LIMIT_S, lambda: (late.set(), self.open()))
+
+        def give_up() -> None:
+            late.set()
+            self.open()
+
+        timer = threading.Timer(ENQUEUE_LIMIT_S, give_up)
         timer.daemon = True
         timer.start()
         try:

@@ -16,6 +16,7 @@ from c3lib.cuda.source import BLOCK, kernels, launch
 from c3lib.errors import C3Error
 
 CHUNK_NBYTES = 1 << 17  # what a block takes at a time: 2 rounds of its loads in flight
+_DEFAULT_STREAMS = (0, 1, 2)  # handles of the null, the legacy and the per-thread default stream
 
 
 class Transport(Protocol):
@@ -25,6 +26,9 @@ class Transport(Protocol):
 
     def ready(self) -> None:
         """What has to be done before each run, outside of every clock."""
+
+    def restart(self, stream: Any) -> None:
+        """The same, put on a stream: for a run that follows another one there."""
 
     def enqueue(self, stream: Any) -> None:
         """Put the transfer on a stream of cuda.core; returns before it runs."""
@@ -63,7 +67,7 @@ class CopyEngine:
         self._streams = [new_stream(cuda) for _ in self._lists[1:]]
         self._joins = [new_event(cuda) for _ in self._lists]
         self._pointers = [
-            tuple([driver.CUdeviceptr(c[side]) for c in part] for side in (0, 1)) + ([c[2] for c in part],)
+            ([driver.CUdeviceptr(c[0]) for c in part], [driver.CUdeviceptr(c[1]) for c in part], [c[2] for c in part])
             for part in self._lists
         ]
         self._attributes = overlap_attributes(cuda) if batched else None
@@ -74,6 +78,9 @@ class CopyEngine:
         return sum(map(len, self._lists))
 
     def ready(self) -> None:
+        """Nothing to do."""
+
+    def restart(self, stream: Any) -> None:
         """Nothing to do."""
 
     def enqueue(self, stream: Any) -> None:
@@ -91,10 +98,14 @@ class CopyEngine:
             stream.wait(join)
 
     def submit(self, part: tuple, stream: Any) -> None:
-        """Issue one list of copies on one stream."""
+        """Issue one list of copies on one stream. Raises :class:`C3Error` for a batch on the default stream."""
         driver, handle = self.cuda.driver, int(stream.handle)
         sources, targets, sizes = part
         if self.batched:
+            if handle in _DEFAULT_STREAMS:
+                raise C3Error(
+                    "copy_engine: a batch of copies cannot go on the default stream; give it a stream of its own"
+                )
             found = driver.cuMemcpyBatchAsync(targets, sources, sizes, len(sizes), [self._attributes], [0], 1, handle)
             checked(self.cuda, found, "a batch of copies (cuMemcpyBatchAsync)")
             return
@@ -166,6 +177,11 @@ class SmKernel:
         self._ticket.zero_()
         self._told.zero_()
 
+    def restart(self, stream: Any) -> None:
+        """Reset the ticket once what is before it on the stream is done."""
+        found = self.cuda.driver.cuMemsetD32Async(self._ticket.data_ptr(), 0, 1, int(stream.handle))
+        checked(self.cuda, found, "resetting the ticket of the copy kernel")
+
     def enqueue(self, stream: Any) -> None:
         """One launch."""
         launch(
@@ -181,7 +197,7 @@ class SmKernel:
 
 
 def chunk_list(copies: list[tuple[int, int, int, int]]) -> np.ndarray:
-    """Chunks ``(source, destination, bytes)`` as uint64, shape (chunks, 3): engines take turns, copies stay in order."""
+    """Chunks ``(source, destination, bytes)``, uint64 of shape (chunks, 3): engines take turns, copies in order."""
     lanes = []
     for part in issue_lists(copies).values():
         cut = [

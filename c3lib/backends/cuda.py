@@ -1,0 +1,193 @@
+"""One NVIDIA GPU as a backend: every scenario run on it, bytes checked; every row it gives is ``measured``.
+
+The GPU is rank 0 of a node of topology ``host``; its peers' buffers lie in pinned host memory, so what is measured is
+one rank's view over the host link. The library's kernel is stood in for by our copy kernel on as many thread blocks as
+the vendor's library takes by default.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Sequence
+
+import numpy as np
+
+from c3lib.backends.base import AD_HOC, Timings
+from c3lib.collectives import build_plan
+from c3lib.cuda.region import GATE
+from c3lib.cuda.rig import Region, Rig, Setting
+from c3lib.errors import C3Error
+from c3lib.hardware import Node
+from c3lib.strategy import Strategy
+from c3lib.workload import Scenario
+
+SWEEP_REPEATS = 3
+"""Runs of each configuration by which a sweep chooses; what is published of the winner is measured afresh."""
+
+
+def sweep_settings(first: str) -> list[Setting]:
+    """Configurations that a partition sweep tries: few blocks without a partition, blocks on SMs that are left free."""
+    how: dict[str, Any] = {"gemm_first": first == "gemm", "high": first != "gemm"}
+    free = [Setting(blocks=blocks, **how) for blocks in (2, 4, 8)]
+    told = [Setting(blocks=blocks, withheld=blocks, **how) for blocks in (2, 4, 8, 16)]
+    fenced = [Setting(blocks=b, withheld=s, green=True, **how) for b, s in ((2, 8), (4, 8), (8, 8), (16, 16), (32, 32))]
+    return free + told + fenced
+
+
+class CudaBackend:
+    """Runs scenarios on GPU 0.
+
+    Raises:
+        C3Error: a node that is not one GPU with its host, a GPU other than the node's, and all that
+            :func:`c3lib.cuda.device.open_device` says.
+    """
+
+    name = "cuda"
+    evidence = "measured"
+    deterministic = False
+
+    def __init__(self, node: Node, suite: str = AD_HOC) -> None:
+        self.check_node(node)
+        self.node = node
+        self.rig = Rig()
+        if self.rig.cuda.sms != node.gpu.cus:
+            raise C3Error(
+                f"backend cuda: this GPU ({self.rig.cuda.name}) has {self.rig.cuda.sms} SMs, node {node.name} has "
+                f"{node.gpu.cus}; name the node of this GPU with --node"
+            )
+        self.sweeps: list[dict[str, Any]] = []
+        self._chosen: dict[tuple[str, str], Setting] = {}
+        self._control: dict[str, Any] = {}
+
+    @staticmethod
+    def check_node(node: Node) -> None:
+        """Raises :class:`C3Error` for a node that this backend cannot stand for."""
+        if node.vendor != "nvidia" or node.topology != "host":
+            raise C3Error(
+                f"backend cuda: node {node.name} is {node.vendor}, topology {node.topology!r}; it measures one NVIDIA "
+                "GPU and its host (topology 'host')"
+            )
+
+    def about(self) -> dict[str, Any]:
+        """What the provenance says of the device; runs the negative control, which must fire."""
+        cuda = self.rig.cuda
+        if not self._control:
+            self.rig.load(plan=build_plan("all-gather", 2**20, self.node.ranks, self.node.topology))
+            self._control = self.rig.negative_control()
+        return {
+            "device": cuda.name,
+            "driver": cuda.driver_version,
+            "copy_engines": cuda.copy_engines,
+            "gate": GATE,
+            "negative_control": self._control,
+        }
+
+    def open(self, scenario: Scenario) -> None:
+        """Set a scenario up on the GPU; nothing happens if it is."""
+        kind = scenario.collective
+        plan = build_plan(kind.kind, kind.nbytes, kind.ranks, self.node.topology)
+        if len(plan) == 0:
+            raise C3Error(f"scenario {scenario.name}: a collective of {kind.nbytes} bytes moves nothing to measure")
+        self.rig.load(scenario.gemm, plan)
+
+    def setting(self, scenario: Scenario, strategy: Strategy) -> Setting:
+        """How a strategy runs a scenario here; for a sweep, the configuration that won it."""
+        library = self.node.library[scenario.collective.kind].default_cus
+        gemm_first, high = strategy.first == "gemm", strategy.first != "gemm"
+        if strategy.partition == "sweep":
+            key = (scenario.name, strategy.name)
+            if key not in self._chosen:
+                self._chosen[key] = self._sweep(scenario, strategy)
+            return self._chosen[key]
+        if strategy.transport == "cu":
+            return Setting(blocks=library, gemm_first=gemm_first, high=high)
+        bound = scenario.gemm.bound(self.node.gpu)
+        withheld = self.node.gpu.cus_step if strategy.partition == "memory-bound" and bound == "memory" else 0
+        return Setting(gemm_first=gemm_first, high=high, withheld=withheld)
+
+    def settle(self, scenario: str, strategy: str, setting: Setting) -> None:
+        """Say which configuration won a sweep, so that it is not run again."""
+        self._chosen[scenario, strategy] = setting
+
+    def _sweep(self, scenario: Scenario, strategy: Strategy) -> Setting:
+        settings = sweep_settings(strategy.first)
+        order = [(setting, turn) for turn in range(SWEEP_REPEATS) for setting in settings]
+        random.Random(f"{scenario.name} {strategy.name}").shuffle(order)
+        ends: dict[Setting, list[float]] = {}
+        for setting, turn in order:
+            region = self.rig.run(setting)
+            ends.setdefault(setting, []).append(region.times.end_s)
+            self.sweeps.append(
+                {
+                    "scenario": scenario.name,
+                    "strategy": strategy.name,
+                    **describe(setting, region),
+                    "repetition": turn,
+                    "gemm_end_s": region.times.gemm_end_s,
+                    "collective_end_s": region.times.transfer_end_s,
+                    "concurrent_s": region.times.end_s,
+                    "verified": region.verified,
+                    "path": region.path,
+                }
+            )
+        return min(settings, key=lambda setting: float(np.median(ends[setting])))
+
+    def run(self, scenarios: Sequence[Scenario], strategy: Strategy, repetition: int) -> Timings:
+        """Each scenario under the strategy, beside its own isolated runs: four regions in an order of chance.
+
+        GEMM alone, transfer alone as the library runs it by default, transfer alone as the strategy runs it, and both
+        at once. Bytes and the GEMM's result are checked in each.
+        """
+        found = [self._run(scenario, strategy, repetition) for scenario in scenarios]
+        columns: dict[str, Any] = {name: np.array([row[name] for row in found]) for name in found[0]}
+        path = "; ".join(dict.fromkeys(columns.pop("path").tolist()))
+        main = {name: columns.pop(name) for name in Timings.MAIN}
+        return Timings(**main, path=path, more=columns)
+
+    def _run(self, scenario: Scenario, strategy: Strategy, repetition: int) -> dict[str, Any]:
+        self.open(scenario)
+        setting = self.setting(scenario, strategy)
+        library = Setting(blocks=self.node.library[scenario.collective.kind].default_cus)
+        arms = [("gemm", setting, True, False), ("library", library, False, True)]
+        arms += [("own", setting, False, True), ("both", setting, True, True)]
+        random.Random(f"{scenario.name} {strategy.name} {repetition}").shuffle(arms)
+        runs: dict[str, Region] = {}
+        for name, how, gemm, transfer in arms:
+            alone = Setting() if name == "gemm" else how  # the GEMM alone has the whole GPU
+            runs[name] = self.rig.run(alone, gemm=gemm, transfer=transfer)
+        both = runs["both"]
+        gemm_alone = runs["gemm"].times.gemm_end_s - runs["gemm"].times.gemm_start_s
+        own_alone = runs["own"].times.transfer_end_s - runs["own"].times.transfer_start_s
+        longer, serial = max(gemm_alone, own_alone), gemm_alone + own_alone
+        return {
+            "gemm_alone_s": gemm_alone,
+            "collective_alone_s": runs["library"].times.transfer_end_s - runs["library"].times.transfer_start_s,
+            "gemm_end_s": both.times.gemm_end_s,
+            "collective_end_s": both.times.transfer_end_s,
+            "concurrent_s": both.times.end_s,
+            "cus_taken": float(max(both.granted, setting.blocks if setting.blocks else 0)),
+            "verified": all(region.verified for region in runs.values()),
+            "path": both.path,
+            **describe(setting, both),
+            "link_bytes": self.rig.buffers.link_nbytes,
+            "own_alone_s": own_alone,
+            "own_fraction": (serial / both.times.end_s - 1) / (serial / longer - 1),
+            "overlap_s": both.times.overlap_s,
+            "sm_mhz": both.after.sm_mhz,
+            "power_w": both.after.power_w,
+            "temperature_c": both.after.temperature_c,
+        }
+
+
+def describe(setting: Setting, region: Region) -> dict[str, Any]:
+    """The columns that tell how a region was run."""
+    return {
+        "transport": setting.transport,
+        "batched": setting.batched and not setting.blocks,
+        "blocks": setting.blocks,
+        "first": "gemm" if setting.gemm_first else "transfer",
+        "high_priority": setting.high,
+        "sms_asked": setting.withheld,
+        "sms_granted": region.granted,
+        "partition": setting.partition,
+    }

@@ -1,0 +1,114 @@
+"""Joules of a scenario by strategy: the scenario over and over for most of a second, between two readings of NVML."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from c3lib.backends.cuda import CudaBackend
+from c3lib.cuda.health import read_health
+from c3lib.cuda.partition import partition, streams
+from c3lib.cuda.rig import Setting
+from c3lib.cuda.transport import new_event
+from c3lib.measure.rounds import Group
+from c3lib.measure.suite import scenarios_of
+from c3lib.strategy import STRATEGIES
+from c3lib.workload import Scenario
+
+SECONDS = 0.6
+"""Length of a loop: NVML's energy counter moves in steps of some tens of milliseconds."""
+
+ARMS = ("serial_sm_kernel", "serial_copy_engine", *STRATEGIES)
+"""``serial_*``: GEMM, then transfer, on one stream, as a program without overlap would run them."""
+
+
+def energy_groups(backend: CudaBackend, suite: str) -> list[Group]:
+    """One group for the first scenario of each cell (bound x length class, as far as the suite has them)."""
+    return [
+        Group(
+            f"energy {scenario.name}",
+            partial(backend.open, scenario),
+            {arm: partial(_arm, backend, scenario, arm) for arm in ARMS},
+        )
+        for scenario in _one_a_cell(backend, suite)
+    ]
+
+
+def _one_a_cell(backend: CudaBackend, suite: str) -> list[Scenario]:
+    from c3lib.experiment import run_suite
+
+    rows = run_suite(backend.node, suite, ["c3_base"])  # modelled isolated times are enough to tell the cells apart
+    first = set(rows.drop_duplicates(["bound", "length_class"])["scenario"])
+    return [scenario for scenario in scenarios_of(backend, suite) if scenario.name in first]
+
+
+def _arm(backend: CudaBackend, scenario: Scenario, arm: str, repetition: int) -> list[dict[str, Any]]:
+    rig, serial = backend.rig, arm.startswith("serial")
+    if serial:
+        default = backend.node.library[scenario.collective.kind].default_cus
+        how = Setting(blocks=0 if arm.endswith("copy_engine") else default)
+    else:
+        how = backend.setting(scenario, STRATEGIES[arm])
+    region = rig.run(how)  # warm, and the bytes of one run checked
+    runs, seconds, joules, state = _loop(backend, how, serial, region.times.end_s)
+    check = rig.buffers.check(rig.turn)
+    split = partition(rig.cuda, how.withheld if how.green else 0)
+    return [
+        {
+            "node": backend.node.name,
+            "evidence": backend.evidence,
+            "scenario": scenario.name,
+            "gemm": str(scenario.gemm),
+            "bound": scenario.gemm.bound(backend.node.gpu),
+            "strategy": arm,
+            "transport": how.transport,
+            "batched": how.batched and not how.blocks,
+            "blocks": how.blocks,
+            "first": "gemm" if how.gemm_first else "transfer",
+            "high_priority": how.high,
+            "sms_asked": how.withheld,
+            "sms_granted": split.granted if how.green else how.withheld,
+            "partition": how.partition,
+            "repetition": repetition,
+            "runs": runs,
+            "seconds_per_run": seconds / runs,
+            "joules_per_run": joules / runs,
+            "sm_mhz": state.sm_mhz,
+            "power_w": joules / seconds,
+            "verified": bool(region.verified and check.verified),
+            "path": region.path,
+        }
+    ]
+
+
+def _loop(backend: CudaBackend, how: Setting, serial: bool, estimate_s: float) -> tuple[int, float, float, Any]:
+    """Runs, seconds, joules, and the GPU's state while the loop was busy; the last run's bytes are there to check."""
+    rig, torch = backend.rig, backend.rig.cuda.torch
+    gemm_stream, own_stream = streams(rig.cuda, how.withheld if how.green else 0, how.high)
+    transfer_stream = gemm_stream if serial else own_stream
+    sms = rig.cuda.sms - how.withheld if how.withheld else 0
+    mover, done = rig.transport(how), [new_event(rig.cuda), new_event(rig.cuda)]
+    rig.buffers.prepare(rig.turn)
+    torch.cuda.synchronize()
+    before, start, runs = read_health(), time.perf_counter(), 0
+    state = before
+    while time.perf_counter() - start < SECONDS:
+        for _ in range(max(1, int(0.02 / estimate_s))):  # some 20 ms at a time: the queue never runs dry for long
+            for place in (0, 1) if how.gemm_first else (1, 0):
+                if place == 0:
+                    rig.operands.enqueue(gemm_stream, runs, sms)
+                else:
+                    mover.restart(transfer_stream)
+                    mover.enqueue(transfer_stream)
+            if not serial:  # the next run starts when both are done
+                gemm_stream.record(done[0])
+                transfer_stream.record(done[1])
+                gemm_stream.wait(done[1])
+                transfer_stream.wait(done[0])
+            runs += 1
+        state = read_health()
+        gemm_stream.sync()
+        transfer_stream.sync()
+    seconds = time.perf_counter() - start
+    return runs, seconds, read_health().energy_j - before.energy_j, state

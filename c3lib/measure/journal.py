@@ -1,0 +1,70 @@
+"""Finished rows on disk, one JSON line each, while an experiment runs: a run that was cut short goes on from there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Iterable
+
+from c3lib.errors import C3Error
+
+Key = tuple[str, str, int]  # group, arm, repetition
+
+
+class Journal:
+    """Rows of an experiment in progress, kept in ``<path>``; the first line says what they are rows of.
+
+    Raises:
+        C3Error: the file is from a run with other arguments, or cannot be written.
+    """
+
+    def __init__(self, path: Path, about: dict[str, Any]):
+        self.path = path
+        self.rows: list[dict[str, Any]] = []
+        self._done: set[Key] = set()
+        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+        # Whole lines only: what follows the last line end was being written when the run stopped.
+        whole = [json.loads(line) for line in lines[:-1]]
+        if whole and whole[0] != about:
+            raise C3Error(f"{path}: is of a run with other arguments ({whole[0]}); finish that or delete the file")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("r+" if whole else "w", encoding="utf-8")
+            if whole:
+                self._file.truncate(len("\n".join(lines[:-1]).encode()) + 1)
+                self._file.seek(0, os.SEEK_END)
+            else:
+                self._write(about)
+        except OSError as error:
+            raise C3Error(f"{path}: cannot be written: {error.strerror}") from None
+        for entry in whole[1:]:
+            self._done.add(tuple(entry["key"]))
+            self.rows += entry["rows"]
+
+    def done(self, key: Key) -> bool:
+        """Whether this arm's repetition is finished."""
+        return key in self._done
+
+    def add(self, key: Key, rows: Iterable[dict[str, Any]]) -> None:
+        """Keep the rows of a finished arm. Raises :class:`C3Error` for a full disk; earlier rows are kept."""
+        rows = list(rows)
+        try:
+            self._write({"key": key, "rows": rows})
+        except OSError as error:
+            raise C3Error(f"{self.path}: cannot be written: {error.strerror}; finished rows are kept") from None
+        self._done.add(key)
+        self.rows += rows
+
+    def _write(self, entry: Any) -> None:
+        self._file.write(json.dumps(entry, default=lambda value: value.item()) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Leave the file as it is."""
+        self._file.close()
+
+    def remove(self) -> None:
+        """The rows stand elsewhere now."""
+        self.close()
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,133 @@
+"""``c3 measure``: every experiment in turn, each written whole with its provenance when it is done."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Iterable
+
+import pandas as pd
+
+from c3lib.backends.cuda import CudaBackend
+from c3lib.cuda.rig import NO_TRANSFER
+from c3lib.errors import C3Error, unknown
+from c3lib.hardware import Node, load_node
+from c3lib.measure import energy, premise, regions, suite
+from c3lib.measure.journal import Journal
+from c3lib.measure.rounds import run_rounds
+from c3lib.results import write_table
+from c3lib.suites import load_suite
+
+EXPERIMENTS = ("premise", "isolated", "suite", "order", "break_even", "energy")
+"""In the order in which they run. ``premise`` comes first: its program wants the GPU for itself."""
+
+ENERGY_REPEATS = 3
+
+
+def measure(
+    node: str,
+    suite_name: str,
+    out: Path,
+    experiments: Iterable[str] = EXPERIMENTS,
+    repeats: int = 9,
+    seed: int = 0,
+    quiet: bool = False,
+) -> list[Path]:
+    """Run experiments and write ``<out>/<experiment>.csv`` (the suite's under its own name); returns what was written.
+
+    A table that is there already is measured anew; an experiment that was cut short goes on from its finished rows.
+
+    Raises:
+        C3Error: unknown node, suite or experiment; everything the device can say; a transfer that failed its byte
+            check or a path without proof (the rows stay in the journal, nothing is published).
+    """
+    chosen = list(experiments)
+    for name in chosen:
+        if name not in EXPERIMENTS:
+            raise unknown("experiment", name, EXPERIMENTS)
+    there = load_node(node)
+    load_suite(suite_name, there.ranks)
+    session = _Session(there, suite_name, Path(out), repeats, seed, quiet)
+    written = []
+    for name in EXPERIMENTS:
+        if name in chosen:
+            written += session.run(name)
+    return written
+
+
+class _Session:
+    """One call of ``c3 measure``: the backend is opened when the first experiment needs it."""
+
+    def __init__(self, node: Node, suite_name: str, out: Path, repeats: int, seed: int, quiet: bool):
+        self.node, self.suite_name, self.out = node, suite_name, out
+        self.repeats, self.seed, self.quiet = repeats, seed, quiet
+        self._backend: CudaBackend | None = None
+
+    @property
+    def backend(self) -> CudaBackend:
+        if self._backend is None:
+            self._backend = CudaBackend(self.node)
+        return self._backend
+
+    def run(self, name: str) -> list[Path]:
+        """One experiment, written; a suite writes its sweep as well."""
+        started = time.perf_counter()
+        if name == "premise":
+            CudaBackend.check_node(self.node)
+            rows = premise.premise_rows(self.node.name)
+            return [self._write(name, rows, started, repeats=None)]
+        repeats = ENERGY_REPEATS if name == "energy" else self.repeats
+        about = {"experiment": name, "node": self.node.name, "suite": self.suite_name, "repeats": repeats}
+        about["seed"] = self.seed
+        journal = Journal(self.out / f"{self._file(name)}.unfinished.jsonl", about)
+        try:
+            make: dict[str, Any] = {
+                "isolated": lambda: regions.isolated(self.backend),
+                "order": lambda: regions.order(self.backend),
+                "break_even": lambda: regions.break_even(self.backend),
+                "suite": lambda: suite.suite_groups(self.backend, self.suite_name, journal),
+                "energy": lambda: energy.energy_groups(self.backend, self.suite_name),
+            }
+            run_rounds(make[name](), journal, repeats, self.seed, name, self.quiet)
+        finally:
+            journal.close()
+        tables: dict[str, list[dict[str, Any]]] = {}
+        for row in journal.rows:
+            tables.setdefault(row.pop("table", name), []).append(row)
+        written = [self._write(table, rows, started, repeats=repeats) for table, rows in tables.items()]
+        journal.remove()
+        return written
+
+    def _file(self, table: str) -> str:
+        return self.suite_name if table == "suite" else table
+
+    def _write(self, table: str, rows: list[dict[str, Any]], started: float, **more: Any) -> Path:
+        frame = pd.DataFrame(rows)
+        _require_sound(table, frame)
+        if self._backend is None and table != "premise":
+            self.backend  # noqa: B018 - everything came from the journal: what follows still asks the device
+        about = {**more, "experiment": table, "node": self.node.name, "suite": self.suite_name, "seed": self.seed}
+        about |= {"date": datetime.now(UTC).date().isoformat(), "seconds": round(time.perf_counter() - started, 1)}
+        if self._backend is not None:
+            about |= self.backend.about()
+        keys = [name for name in ("scenario", "gemm", "strategy", "repetition") if name in frame]
+        if table != "premise":
+            frame = frame.sort_values(keys, kind="stable")
+        for column in frame.select_dtypes("float"):
+            frame[column] = frame[column].map(lambda value: float(f"{value:.7g}"))
+        return write_table(frame, self.out / f"{self._file(table)}.csv", **about)
+
+
+def _require_sound(table: str, frame: pd.DataFrame) -> None:
+    wrong = frame[~frame["verified"].astype(bool)]
+    if len(wrong):
+        first = wrong.iloc[0].to_dict()
+        raise C3Error(
+            f"{table}: {len(wrong)} of {len(frame)} rows failed their check and nothing is published: {first}"
+        )
+    without = frame[
+        (frame["path"] == "") | ((frame["path"] == NO_TRANSFER) & frame.get("transport", "none").ne("none"))
+    ]
+    if len(without):
+        raise C3Error(f"{table}: {len(without)} rows have no proof of path and nothing is published")

@@ -1,0 +1,63 @@
+"""Every scenario of a suite under every strategy, a group a scenario, an arm a strategy."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from c3lib.backends.cuda import CudaBackend
+from c3lib.cuda.rig import Setting
+from c3lib.errors import C3Error
+from c3lib.experiment import rows_of
+from c3lib.measure.journal import Journal
+from c3lib.measure.rounds import Group
+from c3lib.strategy import STRATEGIES, Strategy
+from c3lib.suites import load_suite
+from c3lib.workload import Scenario
+
+
+def scenarios_of(backend: CudaBackend, suite: str) -> list[Scenario]:
+    """The scenarios of a suite. Raises :class:`C3Error` for one whose collective has more ranks than the node."""
+    scenarios = load_suite(suite, backend.node.ranks)
+    for scenario in scenarios:
+        if scenario.collective.ranks > backend.node.ranks:
+            raise C3Error(f"suite {suite}: scenario {scenario.name} wants more ranks than {backend.node.name} has")
+    return scenarios
+
+
+def suite_groups(backend: CudaBackend, suite: str, journal: Journal) -> list[Group]:
+    """Groups for :func:`c3lib.measure.rounds.run_rounds`; rows carry the name of their table in ``table``."""
+    scenarios = scenarios_of(backend, suite)
+    _restore(backend, journal)
+    return [
+        Group(
+            scenario.name,
+            partial(backend.open, scenario),
+            {how.name: partial(_arm, backend, suite, scenario, how) for how in STRATEGIES.values()},
+        )
+        for scenario in scenarios
+    ]
+
+
+def _arm(backend: CudaBackend, suite: str, scenario: Scenario, how: Strategy, repetition: int) -> list[dict[str, Any]]:
+    before = len(backend.sweeps)
+    times = backend.run([scenario], how, repetition)
+    rows = rows_of(backend.node, suite, backend, [scenario], how, repetition, times)
+    named = {"node": backend.node.name, "evidence": backend.evidence, "suite": suite}
+    swept = [{"table": "sweep", **named, **row} for row in backend.sweeps[before:]]
+    return swept + [{"table": "suite", **row} for row in rows.astype(object).to_dict("records")]
+
+
+def _restore(backend: CudaBackend, journal: Journal) -> None:
+    """A sweep that was settled before the run was cut short stays settled."""
+    for row in journal.rows:
+        if row["table"] == "suite" and row["oracle"]:
+            setting = Setting(
+                blocks=row["blocks"],
+                batched=True,
+                gemm_first=row["first"] == "gemm",
+                high=row["high_priority"],
+                withheld=row["sms_asked"],
+                green=row["partition"] == "green context",
+            )
+            backend.settle(row["scenario"], row["strategy"], setting)
