@@ -51,6 +51,7 @@ class Gpu:
     cus: int = _key("count", 1, whole=True)
     dies: int = _key("count", 1, whole=True)
     cus_step: int = _key("count", 1, whole=True)  # smallest number of CUs a partition can move
+    spare_cus: int = _key("count", 0, whole=True)  # what conccl_rp withholds: memory-bound GEMMs are no slower without
     matrix_peak_tflops: float = _key("TFLOP/s", 1e-3)
     matrix_efficiency: float = _key("fraction", 0.01, 1)  # reached by a large GEMM / peak
     clock_gain: float = _key("fraction", 0, 0.99)  # per-CU rate gained as the share of busy CUs goes to 0
@@ -279,6 +280,7 @@ def _check_together(path: Path | str, node: Node) -> None:
             f"gpu.cus ({node.gpu.cus}) must be a multiple of gpu.dies",
         ),
         (node.gpu.cus_step < node.gpu.cus, "gpu.cus_step must be fewer than gpu.cus"),
+        (node.gpu.spare_cus < node.gpu.cus, "gpu.spare_cus must be fewer than gpu.cus"),
         (node.link.dma_gbs <= node.link.peak_gbs, "link.dma_gbs must not exceed link.peak_gbs"),
         (node.link.cu_gbs <= node.link.peak_gbs, "link.cu_gbs must not exceed link.peak_gbs"),
         (node.dma.peer_engines <= node.dma.engines, "dma.peer_engines must not exceed dma.engines"),

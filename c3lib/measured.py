@@ -49,7 +49,9 @@ def read_measured(node: str, experiment: str, folder: Path = FOLDER) -> tuple[pd
     known = names_in(folder / node, ".csv") if (folder / node).is_dir() else []
     if experiment not in known:
         have = ", ".join(known) or "nothing"
-        raise C3Error(f"nothing called {experiment!r} was measured on {node}; there is {have}: c3 measure --node {node}")
+        raise C3Error(
+            f"nothing called {experiment!r} was measured on {node}; there is {have}: c3 measure --node {node}"
+        )
     return read_table(table_path(node, experiment, folder), schemas().get(experiment, schemas()["suite"]))
 
 
@@ -114,6 +116,7 @@ def schemas() -> dict[str, Any]:
         "arm": text(),
         "transport": text(),
         "blocks": count(),
+        "link_bytes": count(),
         "counter": text(),
         "unit": text(),
         "value": maybe,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -29,11 +30,17 @@ def provenance(**more: Any) -> dict[str, Any]:
             continue
     return {
         "commit": _commit(),
-        "command": " ".join(sys.argv),
+        "command": _command(),
         "python": sys.version.split()[0],
         "libraries": libraries,
         **more,
     }
+
+
+def _command() -> str:
+    """How it was called, without where the program lies."""
+    program = Path(sys.argv[0])
+    return shlex.join(["c3" if program.stem in ("c3", "__main__") else program.name, *sys.argv[1:]])
 
 
 def _commit() -> str:

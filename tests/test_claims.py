@@ -195,7 +195,7 @@ def test_bounds_of_the_suite_split_it(context):
         ("all-to-all.default_cus", 1.25, ["default_cus.a2a"]),
         ("all-gather.latency_us", 2, ["latency_bound_below.ag", "small_size_slowdown"]),
         ("dma.engine_us", 3, ["rccl_parity_from", "rccl_parity_ratio", "small_size_slowdown_below"]),
-        ("gpu.cus_step", 2, ["conccl_rp.cus_withheld"]),
+        ("gpu.spare_cus", 2, ["conccl_rp.cus_withheld"]),
         ("gpu.matrix_efficiency", 0.5, ["cb_gemm_slowdown.lost_32_cus", "speedup.mean.c3_base"]),
     ],
 )

@@ -156,7 +156,7 @@ def test_split_is_a_candidate(case):
 @given(st.lists(gemms, min_size=1, max_size=5), node_list)
 def test_withheld_cus_follow_the_taxonomy(shapes, node):
     gemm, _ = batch([_scenario(shape, ranks=node.ranks) for shape in shapes], node)
-    expected = [node.gpu.cus_step if shape.bound(node.gpu) == "memory" else 0 for shape in shapes]
+    expected = [node.gpu.spare_cus if shape.bound(node.gpu) == "memory" else 0 for shape in shapes]
     assert withheld_cus(gemm, node).tolist() == expected
 
 

@@ -102,7 +102,7 @@ class CudaBackend:
         if strategy.transport == "cu":
             return Setting(blocks=library, gemm_first=gemm_first, high=high)
         bound = scenario.gemm.bound(self.node.gpu)
-        withheld = self.node.gpu.cus_step if strategy.partition == "memory-bound" and bound == "memory" else 0
+        withheld = self.node.gpu.spare_cus if strategy.partition == "memory-bound" and bound == "memory" else 0
         return Setting(gemm_first=gemm_first, high=high, withheld=withheld)
 
     def settle(self, scenario: str, strategy: str, setting: Setting) -> None:

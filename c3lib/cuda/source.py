@@ -77,7 +77,7 @@ copy(const Chunk* chunks, unsigned count, unsigned* ticket, u64* told) {
   if (threadIdx.x == 0) told[3 * blockIdx.x + 2] = now();
 }
 
-// Two blocks an SM with all of its threads and shared memory: while they run no other block fits. Gives up after limit_ns.
+// Two blocks an SM with all of its threads and shared memory: no other block fits. Gives up after limit_ns.
 extern "C" __global__ void hold(volatile unsigned* released, unsigned* arrived, u64 limit_ns) {
   u64 start = now();
   if (threadIdx.x == 0) {  // one thread polls: a thousand would fill the host link with their reads

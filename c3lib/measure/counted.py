@@ -60,6 +60,7 @@ def run(backend: CudaBackend) -> list[dict[str, Any]]:
                         "arm": name,
                         "transport": how.transport if how else "none",
                         "blocks": how.blocks if how else 0,
+                        "link_bytes": backend.rig.buffers.link_nbytes if how else 0,
                         "repetition": repetition,
                         "verified": region.verified,
                         "path": region.path,

@@ -66,12 +66,12 @@ def split_sweep(node: Node) -> tuple[int, ...]:
 
 
 def withheld_cus(gemm: GemmBatch, node: Node) -> NDArray:
-    """The ``conccl_rp`` rule: one partition step off a memory-bound GEMM, none off a compute-bound one.
+    """The ``conccl_rp`` rule: the CUs that a memory-bound GEMM can spare, none off a compute-bound one.
 
     Bound as :meth:`c3lib.workload.Gemm.bound` has it, against the ridge of the GPU's peaks: what a program knows
     before anything has run.
     """
-    return np.where(gemm.memory_bound, node.gpu.cus_step, 0)
+    return np.where(gemm.memory_bound, node.gpu.spare_cus, 0)
 
 
 @dataclass(frozen=True)
