@@ -123,3 +123,43 @@ def of_plan(plan: TransferPlan, proof: Proof | None) -> str:
 def written(path: Path, rows: int) -> str:
     """What was written where."""
     return f"{rows} rows in {path}, their provenance in {path}.json"
+
+
+def of_judgement(title: str, scores: pd.DataFrame, verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """Errors of the model beside those of the naive rules, group by group, for each way to judge."""
+    from c3lib.judge import WAYS
+
+    header = (
+        "group",
+        "cases",
+        "model",
+        "95 % interval",
+        "median",
+        "p90",
+        "bias",
+        "max(Tg,Tc)",
+        "Tg+Tc",
+        "model's worst",
+    )
+    parts = [title]
+    for way, says in WAYS.items():
+        rows = []
+        for _, group in scores[scores["way"] == way].groupby(["by", "group"], sort=False):
+            by = group.set_index("predictor")
+            of = by.loc["model"]
+            spread = (
+                f"{of['low']:.1%} to {of['high']:.1%}",
+                f"{of['median']:.1%}",
+                f"{of['p90']:.1%}",
+                f"{of['bias']:+.1%}",
+            )
+            naive = (f"{by.loc['max', 'mean']:.1%}", f"{by.loc['sum', 'mean']:.1%}")
+            worst = f"{of['worst']:.0%}: {of['worst_case']}"
+            rows.append((of["group"], of["configurations"], f"{of['mean']:.1%}", *spread, *naive, worst))
+        parts.append(f"{says[0].upper()}{says[1:]}\n\n{table(header, rows, WIDE + 30)}")
+    for row in verdicts:
+        met = "met" if row["met"] else "missed"
+        parts.append(
+            f"Target, isolated times given, {row['group']}: at most {row['target']:.0%}; {row['mean']:.1%}: {met}."
+        )
+    return "\n\n".join(parts)

@@ -7,9 +7,10 @@ from c3lib import metrics
 from c3lib.experiment import run_suite
 from c3lib.hardware import load_node
 from c3lib.measured import table_path
-from c3lib.model import kernels
+from c3lib.model import contention, kernels
 from c3lib.results import write_table
 from c3lib.schema import RESULTS
+from c3lib.strategy import STRATEGIES
 from c3lib.suites import load_suite
 
 NODE, SUITE = load_node("h200_1"), "conccl30_host"
@@ -36,7 +37,7 @@ def suite_rows(repeats=3, wobble=0.02, **changed) -> pd.DataFrame:
 
     ``changed``: columns, as values or as functions of the rows.
     """
-    model = run_suite(NODE, SUITE)
+    model = pd.concat([run_suite(NODE, SUITE, [name]) for name in STRATEGIES], ignore_index=True)
     _, collective = kernels.batch(SCENARIOS, NODE)
     frames = []
     for repetition in range(repeats):
@@ -48,10 +49,10 @@ def suite_rows(repeats=3, wobble=0.02, **changed) -> pd.DataFrame:
         frame = frame.assign(**SETTING, link_bytes=frame["rank_bytes"] * 14, overlap_s=0.0)
         frame["transport"] = np.where(dma, "copy_engine", "sm_kernel")
         frame["batched"] = dma
-        partitioned = frame["strategy"].isin(["c3_rp", "c3_sp_rp", "conccl_rp"]) & (frame["cus_taken"] > 0)
-        frame["blocks"] = np.where(dma, 0, np.where(partitioned, 8, 32))
+        withheld = np.concatenate([_withheld(how) for how in STRATEGIES.values()]).astype(int)
+        frame["blocks"] = np.where(dma, 0, np.where(withheld > 0, np.minimum(withheld, 32), 32))
         frame["first"] = np.where(frame["strategy"].isin(["c3_base", "c3_rp"]), "gemm", "transfer")
-        frame["sms_granted"] = frame["sms_asked"] = np.where(partitioned, frame["cus_taken"], 0).astype(int)
+        frame["sms_granted"] = frame["sms_asked"] = withheld
         frame["partition"] = np.where(frame["sms_granted"] > 0, "sm target", "none")
         dma_s = dict(
             zip((s.name for s in SCENARIOS), kernels.dma_collective_time_s(collective, NODE) * factor, strict=True)
@@ -66,6 +67,14 @@ def suite_rows(repeats=3, wobble=0.02, **changed) -> pd.DataFrame:
     rows["own_fraction"] = metrics.fraction_of_ideal(realised, ideal)
     more = ["link_bytes", "own_alone_s", "own_fraction", "overlap_s", *HEALTH]
     return rows[[*RESULTS.columns, *SETTING, *more]]
+
+
+def _withheld(how):
+    """SMs that the model's strategy withholds from each GEMM of the suite."""
+    gemm, collective = kernels.batch(SCENARIOS, NODE)
+    if how.partition == "sweep":
+        return contention.best_split(gemm, collective, NODE, how)
+    return contention.withheld_cus(gemm, NODE) if how.partition == "memory-bound" else np.zeros(len(SCENARIOS))
 
 
 def sweep_rows(suite: pd.DataFrame, time_s) -> pd.DataFrame:
@@ -86,3 +95,36 @@ def sweep_rows(suite: pd.DataFrame, time_s) -> pd.DataFrame:
 def write(folder, rows: pd.DataFrame, experiment=SUITE, node=NODE.name) -> None:
     """Write a table and its sidecar where it is looked for."""
     write_table(rows, table_path(node, experiment, folder), repeats=int(rows["repetition"].nunique()))
+
+
+def isolated_rows(time_s) -> pd.DataFrame:
+    """A table of isolated transfers by SM kernel, 128 MiB both ways; ``time_s`` maps thread blocks to seconds."""
+    rows = [
+        {
+            "node": NODE.name,
+            "evidence": "measured",
+            "experiment": "isolated",
+            "gemm": "none",
+            "dtype": "none",
+            "bound": "none",
+            "collective": "all-gather",
+            "direction": "both",
+            "total_bytes": 2**27,
+            "link_bytes": 2**24 * 14,
+            "copies": 14,
+            **SETTING,
+            "transport": "sm_kernel",
+            "batched": False,
+            "blocks": blocks,
+            "repetition": 0,
+            "gemm_s": np.nan,
+            "transfer_s": time_s(blocks),
+            "region_s": time_s(blocks),
+            "overlap_s": 0.0,
+            **HEALTH,
+            "verified": True,
+            "path": "traced",
+        }
+        for blocks in (2, 4, 8, 32)
+    ]
+    return pd.DataFrame(rows)

@@ -80,8 +80,9 @@ def test_memory_bandwidth_that_both_need_in_full_gives_the_sum():
 
 
 def test_no_overlap_percentage_can_be_typed():
-    """M17: whatever predict takes is a scenario, the node, a strategy, a split or a switch; nothing is a percentage."""
-    assert list(inspect.signature(predict).parameters) == ["gemm", "collective", "node", "strategy", "cus", "on"]
+    """M17: whatever predict takes is a scenario, node, strategy, split, blocks or switch; nothing is a percentage."""
+    taken = ["gemm", "collective", "node", "strategy", "cus", "blocks", "on"]
+    assert list(inspect.signature(predict).parameters) == taken
     assert not any("overlap" in key for key in MI300X.constants)
     with pytest.raises(TypeError, match="overlap"):
         predict(*random_batch(MI300X, 1, 0), MI300X, strategy("c3_sp"), overlap=0.5)
@@ -336,3 +337,39 @@ def test_dma_engines_do_not_wait_for_memory(node, name):
 def test_the_library_does_wait_for_memory():
     result = predict(*random_batch(MI300X, MANY, 12), MI300X, strategy("c3_sp"), on=Mechanisms(hbm=False))
     assert (result.collective_end_s > result.collective_alone_s * 1.01).any()
+
+
+# --- what was measured: thread blocks and isolated times of its own ---
+
+
+@every_node
+@pytest.mark.parametrize("name", ["c3_base", "c3_sp"])
+def test_blocks_take_the_place_of_the_librarys_default(node, name):
+    gemm, collective = random_batch(node, MANY, 13)
+    default = kernels.library_field(collective, node, "default_cus")
+    own = predict(gemm, collective, node, strategy(name))
+    same = predict(gemm, collective, node, strategy(name), blocks=default)
+    assert same.time_s.tolist() == own.time_s.tolist()
+    two = predict(gemm, collective, node, strategy(name), blocks=2)
+    assert two.law.wanted_cus.tolist() == [2] * MANY
+    alone = kernels.cu_collective_time_s(collective, 2, node)
+    assert (two.collective_end_s >= alone * (1 - 1e-9)).all()
+
+
+def test_blocks_are_refused_where_nothing_runs_on_cus():
+    with pytest.raises(C3Error, match="conccl runs no collective on CUs, so blocks cannot be given"):
+        predict(*random_batch(MI300X, 3, 0), MI300X, strategy("conccl"), blocks=2)
+
+
+@every_node
+@pytest.mark.parametrize(("name", "transport"), [("c3_sp", "cu"), ("conccl", "dma")])
+def test_given_isolated_times_bound_the_concurrent_one(node, name, transport):
+    """Without anything shared it is the longer of the two exactly."""
+    gemm, collective = random_batch(node, MANY, 14)
+    rng = np.random.default_rng(0)
+    alone_s, own_s = 10 ** rng.uniform(-5, -2, (2, MANY))
+    own_s = np.where(collective.sent_bytes > 0, own_s, 0.0)
+    pair = kernels.stretched(gemm, collective, node, alone_s, own_s, transport)
+    nothing_shared = predict(*pair, node, strategy(name), on=only("link", "launch"))
+    assert nothing_shared.time_s == pytest.approx(np.maximum(alone_s, own_s), rel=1e-9)
+    assert nothing_shared.gemm_alone_s == pytest.approx(alone_s, rel=1e-12)

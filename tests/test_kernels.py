@@ -204,3 +204,40 @@ def test_arrays_broadcast():
     gemm = gemm_batch([64, 128], 8192, 8192, 2, MI300X)
     assert gemm.nbytes.tolist() == [Gemm(64, 8192, 8192).nbytes, Gemm(128, 8192, 8192).nbytes]
     assert gemm.die_tiles.shape == (len(kernels.TILES), 2)
+
+
+# --- isolated times given ---
+
+
+@settings(max_examples=50)
+@given(cases(least=1), st.floats(0.2, 5), st.floats(0.2, 5), st.sampled_from(["cu", "dma"]))
+def test_stretched_curves_go_through_the_given_times(case, gemm_factor, own_factor, transport):
+    """By any transport and number of blocks, and their shape over CUs is the model's."""
+    node, scenarios = case
+    gemm, collective = batch(scenarios, node)
+    blocks = np.full(len(scenarios), 3.0)
+    alone_s = gemm_factor * kernels.gemm_time_s(gemm, node.gpu.cus, node)
+    own_s = own_factor * kernels.own_time_s(collective, node, transport, blocks)
+    slow, far = kernels.stretched(gemm, collective, node, alone_s, own_s, transport, blocks)
+    assert kernels.gemm_time_s(slow, node.gpu.cus, node) == pytest.approx(alone_s, rel=1e-12)
+    assert kernels.own_time_s(far, node, transport, blocks) == pytest.approx(own_s, rel=1e-12)
+    half = node.gpu.cus / 2
+    assert kernels.gemm_time_s(slow, half, node) == pytest.approx(
+        gemm_factor * kernels.gemm_time_s(gemm, half, node), rel=1e-12
+    )
+
+
+def test_what_is_not_stretched_has_factors_of_one():
+    gemm, collective = batch([Scenario("x", Gemm(8, 8, 8), Collective("all-gather", 0, 8))], MI300X)
+    assert gemm.stretch.tolist() == collective.stretch.tolist() == [1]
+    again, empty = kernels.stretched(gemm, collective, MI300X, np.array([1.0]), np.array([0.0]), "dma")
+    assert kernels.gemm_time_s(again, 304, MI300X) == pytest.approx(1)
+    assert kernels.dma_collective_time_s(empty, MI300X).tolist() == [0]
+
+
+def test_own_time_is_that_of_the_transport():
+    collective = transfer("all-gather", 2**28, MI300X)
+    own = lambda *how: kernels.own_time_s(collective, MI300X, *how).tolist()  # noqa: E731
+    assert own("dma") == kernels.dma_collective_time_s(collective, MI300X).tolist()
+    assert own("cu") == kernels.library_time_s(collective, MI300X).tolist()
+    assert own("cu", 2) == kernels.cu_collective_time_s(collective, 2, MI300X).tolist() > own("cu")

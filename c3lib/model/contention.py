@@ -66,12 +66,12 @@ def split_sweep(node: Node) -> tuple[int, ...]:
 
 
 def withheld_cus(gemm: GemmBatch, node: Node) -> NDArray:
-    """The ``conccl_rp`` rule: the CUs that a memory-bound GEMM can spare, none off a compute-bound one.
+    """The ``conccl_rp`` rule: one partition step off a memory-bound GEMM, none off a compute-bound one.
 
     Bound as :meth:`c3lib.workload.Gemm.bound` has it, against the ridge of the GPU's peaks: what a program knows
     before anything has run.
     """
-    return np.where(gemm.memory_bound, node.gpu.spare_cus, 0)
+    return np.where(gemm.memory_bound, node.gpu.cus_step, 0)
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,22 @@ class SharedGpu:
     """
 
     def __init__(
-        self, gemm: GemmBatch, collective: CollectiveBatch, node: Node, strategy: Strategy, cus: NDArray, on: Mechanisms
+        self,
+        gemm: GemmBatch,
+        collective: CollectiveBatch,
+        node: Node,
+        strategy: Strategy,
+        cus: NDArray,
+        on: Mechanisms,
+        blocks: ArrayLike | None = None,
     ):
         gpu, interference = node.gpu, node.interference
         self._gemm, self._collective, self._node = gemm, collective, node
         by_cu = strategy.transport == "cu"
         partitioned = cus > 0
         default = kernels.library_field(collective, node, "default_cus")
+        if blocks is not None:
+            default = np.broadcast_to(np.asarray(blocks, float), default.shape)
         # The library launches ``default`` workgroups; a partition wider than that leaves CUs idle.
         wanted = np.where(partitioned, np.minimum(cus, default), default) if by_cu else np.zeros_like(default)
         # While the GEMM still dispatches, a collective launched second has what arbitration, or a GEMM too small to
@@ -122,7 +131,7 @@ class SharedGpu:
             library = kernels.cu_collective_gbs(collective, default, node)
             link = np.where(on.link, kernels.link_gbs(node, collective.peers, "dma"), library)
             latency = np.where(on.launch, kernels.dma_latency_s(collective, node), latency)
-        self.link_rate = kernels.transfers_per_s(link, collective.sent_bytes)
+        self.link_rate = kernels.transfers_per_s(link, collective)
         self._cu_driven = by_cu
         self._queueing = interference.memory_queueing * np.asarray(on.queueing, float)
         self._share_hbm = np.asarray(on.hbm)
@@ -130,7 +139,7 @@ class SharedGpu:
         reused = gemm.beyond_l2_bytes - gemm.nbytes
         evicted = interference.cache_pollution * reused * (np.asarray(on.cache) & by_cu)
 
-        launch = gpu.launch_us * 1e-6
+        launch = kernels.gemm_launch_s(gemm, node)
         self.delay_s = np.stack(np.broadcast_arrays(launch, 0.0, latency), -1)
         head = (gemm.waves - 1) / gemm.waves
         self.work = np.stack([head, 1 - head, (collective.sent_bytes > 0).astype(float)], -1)
@@ -158,7 +167,7 @@ class SharedGpu:
             by_units[1] = self.link_rate
             if self._cu_driven:
                 per_cu = kernels.library_field(self._collective, node, "cu_gbs")
-                by_units[1] = kernels.transfers_per_s(collective_cus * per_cu, self._collective.sent_bytes)
+                by_units[1] = kernels.transfers_per_s(collective_cus * per_cu, self._collective)
         sent = self._collective.sent_bytes * kernels.BYTES_PER_LINK_BYTE
         moves = sent > 0
         by_units[1] = np.where(moves, by_units[1], 0.0)
@@ -242,22 +251,26 @@ def predict(
     strategy: Strategy,
     *,
     cus: ArrayLike | None = None,
+    blocks: ArrayLike | None = None,
     on: Mechanisms = Mechanisms(),
 ) -> Prediction:
     """Concurrent times of a batch of scenarios under one strategy.
 
     ``cus`` overrides the CUs of a partition (scalar or ``(batch,)``); without it a ``"sweep"`` takes the best of
-    :func:`split_sweep` for each scenario, and ``"memory-bound"`` follows :func:`withheld_cus`.
+    :func:`split_sweep` for each scenario, and ``"memory-bound"`` follows :func:`withheld_cus`. ``blocks`` overrides the
+    library's default number of workgroups (a sweep's own choice does not know of it: give ``cus`` with it).
 
     Raises:
-        C3Error: ``cus`` given for a strategy without a partition.
+        C3Error: ``cus`` given for a strategy without a partition, or ``blocks`` for one that uses DMA engines.
     """
+    if blocks is not None and strategy.transport != "cu":
+        raise C3Error(f"strategy {strategy.name} runs no collective on CUs, so blocks cannot be given")
     if cus is None:
         cus = _own_split(gemm, collective, node, strategy)
     elif strategy.partition == "none":
         raise C3Error(f"strategy {strategy.name} has no partition, so cus cannot be given")
     cus = np.broadcast_to(np.asarray(cus, float), gemm.nbytes.shape)
-    law = SharedGpu(gemm, collective, node, strategy, cus, on)
+    law = SharedGpu(gemm, collective, node, strategy, cus, on, blocks)
     gemm_end, collective_end = law.end_times_s()
     return Prediction(
         time_s=np.maximum(gemm_end, collective_end),

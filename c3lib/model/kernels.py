@@ -6,8 +6,8 @@ constants and the tile table below, never from a concurrent measurement.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,7 +32,10 @@ BYTES_PER_LINK_BYTE = 2.0
 
 @dataclass(frozen=True)
 class GemmBatch:
-    """GEMMs on one node: arrays ``(batch,)``; the last two hold a row for each tile of :data:`TILES`."""
+    """GEMMs on one node: arrays ``(batch,)``; two hold a row for each tile of :data:`TILES`.
+
+    ``stretch``: factor on every isolated time; 1 unless :func:`stretched` set it.
+    """
 
     nbytes: NDArray  # compulsory memory traffic
     memory_bound: NDArray  # bool, as Gemm.bound: operational intensity below the GPU's ridge
@@ -41,15 +44,31 @@ class GemmBatch:
     beyond_l2_bytes: NDArray  # see gemm_batch
     die_tiles: NDArray  # (tiles, batch): workgroups of the fullest die
     wave_time_s: NDArray  # (tiles, batch): one tile on one CU while all CUs are busy
+    stretch: Any = 1.0
+
+    def __post_init__(self) -> None:
+        _fill_stretch(self, self.nbytes)
 
 
 @dataclass(frozen=True)
 class CollectiveBatch:
-    """Collectives as arrays of shape ``(scenarios,)``; ``kind`` indexes :data:`c3lib.hardware.COLLECTIVES`."""
+    """Collectives as arrays of shape ``(scenarios,)``; ``kind`` indexes :data:`c3lib.hardware.COLLECTIVES`.
+
+    ``stretch``: factor on every isolated time; 1 unless :func:`stretched` set it.
+    """
 
     kind: NDArray
     sent_bytes: NDArray
     peers: NDArray
+    stretch: Any = 1.0
+
+    def __post_init__(self) -> None:
+        _fill_stretch(self, self.sent_bytes)
+
+
+def _fill_stretch(part: Any, like: NDArray) -> None:
+    """One factor each, whatever was given."""
+    object.__setattr__(part, "stretch", np.broadcast_to(np.asarray(part.stretch, float), np.shape(like)))
 
 
 def gemm_batch(m: ArrayLike, n: ArrayLike, k: ArrayLike, element_bytes: ArrayLike, node: Node) -> GemmBatch:
@@ -120,7 +139,7 @@ def compute_time_s(gemm: GemmBatch, cus: ArrayLike, node: Node) -> NDArray:
 
     A library picks the tile for the CUs it is given; that keeps a single badly filled wave from doubling the time.
     """
-    return _tile_times_s(gemm.die_tiles, gemm.wave_time_s, cus, node)[1].min(axis=0)
+    return _tile_times_s(gemm.die_tiles, gemm.wave_time_s, cus, node)[1].min(axis=0) * gemm.stretch
 
 
 def gemm_memory_gbs(cus: ArrayLike, node: Node) -> NDArray:
@@ -137,13 +156,18 @@ def gemm_memory_gbs(cus: ArrayLike, node: Node) -> NDArray:
 
 def memory_time_s(gemm: GemmBatch, cus: ArrayLike, node: Node, extra_bytes: ArrayLike = 0.0) -> NDArray:
     """Time of a GEMM's memory traffic alone; ``extra_bytes`` are re-reads on top of the compulsory traffic."""
-    return (gemm.nbytes + np.asarray(extra_bytes, float)) / (gemm_memory_gbs(cus, node) * 1e9)
+    return (gemm.nbytes + np.asarray(extra_bytes, float)) / (gemm_memory_gbs(cus, node) * 1e9) * gemm.stretch
+
+
+def gemm_launch_s(gemm: GemmBatch, node: Node) -> NDArray:
+    """Time until a GEMM's first workgroup runs."""
+    return node.gpu.launch_us * 1e-6 * gemm.stretch
 
 
 def gemm_time_s(gemm: GemmBatch, cus: ArrayLike, node: Node) -> NDArray:
     """Isolated GEMM time: launch plus the longer of compute and memory (roofline)."""
     work = np.maximum(compute_time_s(gemm, cus, node), memory_time_s(gemm, cus, node))
-    return node.gpu.launch_us * 1e-6 + work
+    return gemm_launch_s(gemm, node) + work
 
 
 def link_gbs(node: Node, peers: ArrayLike, transport: str) -> NDArray:
@@ -157,9 +181,10 @@ def library_field(collective: CollectiveBatch, node: Node, name: str) -> NDArray
     return np.array([getattr(node.library[kind], name) for kind in COLLECTIVES], float)[collective.kind]
 
 
-def transfers_per_s(gbs: ArrayLike, sent_bytes: NDArray) -> NDArray:
+def transfers_per_s(gbs: ArrayLike, collective: CollectiveBatch) -> NDArray:
     """Whole transfers a second at a rate; inf where there is nothing to send."""
-    rate = np.broadcast_to(np.asarray(gbs, float) * 1e9, sent_bytes.shape)
+    sent_bytes = collective.sent_bytes
+    rate = np.broadcast_to(np.asarray(gbs, float) * 1e9 / collective.stretch, sent_bytes.shape)
     return np.divide(rate, sent_bytes, out=np.full(sent_bytes.shape, np.inf), where=sent_bytes > 0)
 
 
@@ -170,12 +195,13 @@ def cu_collective_gbs(collective: CollectiveBatch, cus: ArrayLike, node: Node) -
 
 def cu_collective_latency_s(collective: CollectiveBatch, node: Node) -> NDArray:
     """Time of a CU-driven collective without its bytes; 0 where there is nothing to send."""
-    return np.where(collective.sent_bytes > 0, library_field(collective, node, "latency_us") * 1e-6, 0.0)
+    latency_s = library_field(collective, node, "latency_us") * 1e-6 * collective.stretch
+    return np.where(collective.sent_bytes > 0, latency_s, 0.0)
 
 
 def cu_collective_time_s(collective: CollectiveBatch, cus: ArrayLike, node: Node) -> NDArray:
     """Isolated time of a CU-driven collective, ``t0 + s / B``."""
-    rate = transfers_per_s(cu_collective_gbs(collective, cus, node), collective.sent_bytes)
+    rate = transfers_per_s(cu_collective_gbs(collective, cus, node), collective)
     return cu_collective_latency_s(collective, node) + 1 / rate
 
 
@@ -193,10 +219,44 @@ def dma_latency_s(collective: CollectiveBatch, node: Node) -> NDArray:
     """Time of a DMA collective without its bytes: a copy, a command for each peer, a start for each further engine."""
     engines = dma_engines(collective, node)
     cost_us = node.dma.copy_us + node.dma.command_us * collective.peers + node.dma.engine_us * (engines - 1)
-    return np.where(collective.sent_bytes > 0, cost_us * 1e-6, 0.0)
+    return np.where(collective.sent_bytes > 0, cost_us * 1e-6 * collective.stretch, 0.0)
 
 
 def dma_collective_time_s(collective: CollectiveBatch, node: Node) -> NDArray:
     """Isolated time of a DMA collective, ``t0 + s / B``."""
-    rate = transfers_per_s(link_gbs(node, collective.peers, "dma"), collective.sent_bytes)
+    rate = transfers_per_s(link_gbs(node, collective.peers, "dma"), collective)
     return dma_latency_s(collective, node) + 1 / rate
+
+
+def own_time_s(collective: CollectiveBatch, node: Node, transport: str, blocks: ArrayLike | None = None) -> NDArray:
+    """Isolated time by a strategy's own transport, ``"cu"`` (with ``blocks`` thread blocks) or ``"dma"``."""
+    if transport == "dma":
+        return dma_collective_time_s(collective, node)
+    return library_time_s(collective, node) if blocks is None else cu_collective_time_s(collective, blocks, node)
+
+
+def stretched(
+    gemm: GemmBatch,
+    collective: CollectiveBatch,
+    node: Node,
+    gemm_alone_s: NDArray,
+    own_alone_s: NDArray,
+    transport: str,
+    blocks: ArrayLike | None = None,
+) -> tuple[GemmBatch, CollectiveBatch]:
+    """The batches with their isolated curves scaled, so that both kernels alone take the given times.
+
+    One factor for a whole curve (launch, compute and memory; latency and bytes), so that its shape over CUs and size
+    stays the model's. A prediction from these batches is told the isolated times and judged on contention alone.
+
+    Args:
+        gemm_alone_s: time of the GEMM alone on all CUs, ``(batch,)``.
+        own_alone_s: time of the collective alone by ``transport``, see :func:`own_time_s`, ``(batch,)``.
+    """
+    gemm_s, own_s = gemm_time_s(gemm, node.gpu.cus, node), own_time_s(collective, node, transport, blocks)
+    moves = own_s > 0  # nothing to send takes no time, however stretched
+    factor = np.divide(np.broadcast_to(own_alone_s, own_s.shape), own_s, out=np.ones_like(own_s), where=moves)
+    return (
+        replace(gemm, stretch=gemm.stretch * gemm_alone_s / gemm_s),
+        replace(collective, stretch=collective.stretch * factor),
+    )

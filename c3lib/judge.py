@@ -1,0 +1,211 @@
+"""Judges the contention model by what was measured: predicted against measured concurrent times, beside naive rules.
+
+Every configuration that was measured (a scenario under a strategy, or one of the configurations that a partition sweep
+tried) is predicted as it was run: its transport, thread blocks, launch order and withheld SMs. There are two ways:
+
+``isolated``
+    The times of each kernel alone are **inputs**, as measured for that scenario; what is judged is contention only.
+``constants``
+    The node's constants are the only inputs; the isolated times are the model's own.
+
+The naive rules ``max`` (perfect overlap) and ``sum`` (serial) start from the same isolated times as the model.
+No physics here: :func:`predict_rows` hands rows to :mod:`c3lib.model`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from c3lib import metrics
+from c3lib.errors import C3Error
+from c3lib.hardware import Node, load_node
+from c3lib.measured import FOLDER, read_measured, table_path
+from c3lib.model import kernels
+from c3lib.model.contention import predict
+from c3lib.strategy import Strategy
+from c3lib.workload import Collective, Gemm, Scenario, length_class
+
+PREDICTORS = ("model", "max", "sum")
+WAYS = {"isolated": "isolated times given", "constants": "from constants alone"}
+TARGETS = {"all": 0.08, "copy engine": 0.04}
+"""Mean absolute error that the project aims at, isolated times given."""
+
+TRANSPORTS = {"copy_engine": "copy engine", "sm_kernel": "SM kernel"}
+SETTING = ["transport", "batched", "blocks", "first", "high_priority", "sms_granted", "partition"]
+_SCENARIO = ["gemm", "dtype", "bound", "collective", "ranks", "total_bytes"]
+
+
+def cases(node: str, suite: str, folder: Path = FOLDER) -> pd.DataFrame:
+    """Measured configurations, one row each, every time the median over its repetitions.
+
+    Columns: ``table`` ("suite" or "sweep"), scenario and strategy, what they are, the setting, ``gemm_alone_s``,
+    ``own_alone_s`` (the row's own transport alone), ``measured_s`` (both at once), ``length_class`` (of the medians).
+    A configuration of the sweep that the suite did not run has no isolated time of its own transport: it gets the
+    library's of its scenario, times how its thread blocks compare with the library's in the table ``isolated``.
+
+    Raises:
+        C3Error: nothing measured, or a row that failed its byte check.
+    """
+    rows, _ = read_measured(node, suite, folder)
+    table = _medians(rows, ["gemm_alone_s", "collective_alone_s", "own_alone_s"]).assign(table="suite")
+    alone = rows.groupby("scenario", sort=False)[["gemm_alone_s", "collective_alone_s"]].median()
+    if table_path(node, "sweep", folder).is_file():
+        swept, _ = read_measured(node, "sweep", folder)
+        more = _medians(swept[swept["suite"] == suite], []).join(alone, on="scenario")
+        more = more.join(rows.drop_duplicates("scenario").set_index("scenario")[_SCENARIO], on="scenario")
+        more["own_alone_s"] = _own_alone_s(more, table, node, folder)
+        table = pd.concat([table, more.assign(table="sweep")], ignore_index=True)
+    classes = {name: length_class(*alone.loc[name]) for name in alone.index}
+    return table.assign(length_class=table["scenario"].map(classes), node=node, evidence="measured", verified=True)
+
+
+def _medians(rows: pd.DataFrame, times: list[str]) -> pd.DataFrame:
+    if not rows["verified"].all():
+        bad = rows[~rows["verified"]].iloc[0]
+        raise C3Error(f"judge: {bad['scenario']} under {bad['strategy']} failed its byte check, so it judges nothing")
+    what = [name for name in _SCENARIO if name in rows]
+    groups = rows.groupby(["scenario", "strategy", *what, *SETTING], sort=False)
+    found = groups[[*times, "concurrent_s"]].median().rename(columns={"concurrent_s": "measured_s"})
+    return found.assign(repetitions=groups.size()).reset_index()
+
+
+def _own_alone_s(swept: pd.DataFrame, suite: pd.DataFrame, node: str, folder: Path) -> pd.Series:
+    """Isolated times of the sweep's SM kernels: of the suite where it ran as many blocks, else by their ratio."""
+    known = suite.groupby(["scenario", "blocks"])["own_alone_s"].median().rename("own_alone_s")
+    found = swept[["scenario", "blocks"]].join(known, on=["scenario", "blocks"])["own_alone_s"]
+    if found.notna().all():
+        return found
+    rows, _ = read_measured(node, "isolated", folder)
+    rows = rows[(rows["transport"] == "sm_kernel") & (rows["gemm"] == "none") & (rows["direction"] == "both")]
+    size = rows.groupby("total_bytes")["blocks"].nunique().idxmax() if len(rows) else 0
+    time_s = rows[rows["total_bytes"] == size].groupby("blocks")["transfer_s"].median()
+    library = [load_node(node).library[kind].default_cus for kind in swept["collective"]]
+    lacking = sorted({*swept["blocks"], *library} - set(time_s.index))
+    if lacking:
+        raise C3Error(f"{table_path(node, 'isolated', folder)}: has no transfer alone by {lacking[0]} thread blocks")
+    ratio = time_s.loc[swept["blocks"]].to_numpy() / time_s.loc[library].to_numpy()
+    return found.fillna(swept["collective_alone_s"] * ratio)
+
+
+def predict_rows(rows: pd.DataFrame, node: Node) -> NDArray:
+    """Predicted concurrent seconds of configurations, ``(rows,)``: the seam to the model.
+
+    Inputs are the columns ``gemm, dtype, collective, ranks, total_bytes`` (what runs), ``transport, blocks, first,
+    sms_granted`` (how), and ``gemm_alone_s, own_alone_s``, to which the model's isolated curves are scaled.
+    """
+    found = np.full(len(rows), np.nan)
+    for (transport, first), place, gemm, collective, blocks in _batches(rows, node):
+        how = Strategy(f"{transport}, {first} first", transport, first, "sweep", "as measured")
+        part = rows.iloc[place]
+        alone = (part["gemm_alone_s"].to_numpy(), part["own_alone_s"].to_numpy())
+        scaled = kernels.stretched(gemm, collective, node, *alone, transport, blocks)
+        found[place] = predict(*scaled, node, how, cus=part["sms_granted"].to_numpy(), blocks=blocks).time_s
+    return found
+
+
+def isolated_rows(rows: pd.DataFrame, node: Node) -> pd.DataFrame:
+    """The rows with ``gemm_alone_s`` and ``own_alone_s`` as the model has them from the node's constants."""
+    gemm_s, own_s = np.full((2, len(rows)), np.nan)
+    for (transport, _), place, gemm, collective, blocks in _batches(rows, node):
+        gemm_s[place] = kernels.gemm_time_s(gemm, node.gpu.cus, node)
+        own_s[place] = kernels.own_time_s(collective, node, transport, blocks)
+    return rows.assign(gemm_alone_s=gemm_s, own_alone_s=own_s)
+
+
+def _batches(rows: pd.DataFrame, node: Node) -> Iterator[tuple]:
+    """Rows that the model can take at once: ``((transport, first), places, gemm, collective, blocks)``."""
+    transports, orders = {"copy_engine": "dma", "sm_kernel": "cu"}, {"gemm": "gemm", "transfer": "collective"}
+    keys = pd.DataFrame({"transport": rows["transport"].map(transports), "first": rows["first"].map(orders)})
+    for (transport, first), place in keys.reset_index(drop=True).groupby(["transport", "first"]).indices.items():
+        part = rows.iloc[place]
+        scenarios = [
+            Scenario(
+                row.scenario, Gemm.parse(row.gemm, row.dtype), Collective(row.collective, row.total_bytes, row.ranks)
+            )
+            for row in part.itertuples()
+        ]
+        blocks = part["blocks"].to_numpy() if transport == "cu" else None
+        yield (transport, first), place, *kernels.batch(scenarios, node), blocks
+
+
+def judge(node: str, suite: str, folder: Path = FOLDER) -> pd.DataFrame:
+    """:func:`cases` times ways times predictors: columns ``way, predictor, predicted_s, error`` (signed, relative)."""
+    measured, there = cases(node, suite, folder), load_node(node)
+    frames = []
+    for way in WAYS:
+        rows = measured if way == "isolated" else isolated_rows(measured, there)
+        alone = rows[["gemm_alone_s", "own_alone_s"]]
+        for name, time_s in zip(
+            PREDICTORS, (predict_rows(rows, there), alone.max(axis=1), alone.sum(axis=1)), strict=True
+        ):
+            frames.append(measured.assign(way=way, predictor=name, predicted_s=np.asarray(time_s)))
+    table = pd.concat(frames, ignore_index=True)
+    return table.assign(error=table["predicted_s"] / table["measured_s"] - 1, suite=suite)
+
+
+def scorecard(judged: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """Absolute errors by group: one row a way, group and predictor.
+
+    Groups (``by``, ``group``): over ``all``, the ``suite`` and the ``sweep``; of the suite's rows each transport,
+    strategy and class (bound and length). ``mean`` is over scenarios, of each one's mean over its configurations, so
+    that none counts more for having been run in more ways; ``low`` and ``high`` its bootstrap 95 % interval over
+    scenarios. ``median``, ``p90`` and ``worst`` (``worst_case``) are over configurations; ``bias`` is the
+    mean signed error.
+    """
+    suite = judged[judged["table"] == "suite"]
+    bound_class = suite["bound"] + "-bound, " + suite["length_class"]
+    parts = [("over", "all", judged), *(("over", name, part) for name, part in judged.groupby("table"))]
+    parts += [("transport", TRANSPORTS[str(name)], part) for name, part in suite.groupby("transport")]
+    parts += [("strategy", name, part) for name, part in suite.groupby("strategy", sort=False)]
+    parts += [("class", name, part) for name, part in suite.groupby(bound_class)]
+    return pd.DataFrame(
+        {"way": way, "by": by, "group": group, "predictor": predictor, **_score(rows, seed)}
+        for by, group, part in parts
+        for (way, predictor), rows in part.groupby(["way", "predictor"], sort=False)
+    )
+
+
+def _score(rows: pd.DataFrame, seed: int) -> dict:
+    errors = rows["error"].abs()
+    by_scenario = errors.groupby(rows["scenario"]).mean()
+    low, high = metrics.bootstrap_interval(by_scenario, seed=seed)
+    worst = rows.loc[errors.idxmax()]
+    return {
+        "configurations": len(rows),
+        "scenarios": len(by_scenario),
+        "mean": by_scenario.mean(),
+        "low": low,
+        "high": high,
+        "median": errors.median(),
+        "p90": errors.quantile(0.9),
+        "bias": rows["error"].groupby(rows["scenario"]).mean().mean(),
+        "worst": errors.max(),
+        "worst_case": describe(worst),
+    }
+
+
+def describe(row: pd.Series) -> str:
+    """A configuration in words."""
+    parts = [] if row["transport"] == "copy_engine" else [f"{row['blocks']} blocks"]
+    parts += [f"{row['sms_granted']} SMs withheld"] if row["sms_granted"] else []
+    return f"{row['scenario']} {row['strategy']}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def verdicts(scores: pd.DataFrame) -> list[dict]:
+    """The project's targets beside what the model reaches, isolated times given."""
+    rows = scores[(scores["way"] == "isolated") & (scores["predictor"] == "model")].set_index("group")
+    return [
+        {
+            "group": group,
+            "target": target,
+            "mean": rows.loc[group, "mean"],
+            "met": bool(rows.loc[group, "mean"] <= target),
+        }
+        for group, target in TARGETS.items()
+        if group in rows.index
+    ]

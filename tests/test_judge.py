@@ -1,0 +1,192 @@
+"""Judging: predictors that are right have an error of 0, and every configuration is predicted as it was run."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from replay_cases import NODE, SCENARIOS, SUITE, SWEPT, isolated_rows, suite_rows, sweep_rows, write
+from typer.testing import CliRunner
+
+from c3lib import judge as judging
+from c3lib.cli import app
+from c3lib.errors import C3Error
+from c3lib.judge import cases, judge, predict_rows, scorecard, verdicts
+from c3lib.measured import read_measured
+from c3lib.strategy import STRATEGIES
+
+longer = lambda rows: rows[["gemm_alone_s", "own_alone_s"]].max(axis=1)  # noqa: E731
+serial = lambda rows: rows["gemm_alone_s"] + rows["own_alone_s"]  # noqa: E731
+
+
+def judged(folder, *, sweep=None, **changed):
+    rows = suite_rows(**changed)
+    write(folder, rows)
+    if sweep is not None:
+        write(folder, sweep_rows(rows, sweep), "sweep")
+        write(folder, isolated_rows(lambda blocks: 1 / min(blocks, 4)), "isolated")
+    return judge(NODE.name, SUITE, folder)
+
+
+def errors(table, predictor, way="isolated"):
+    return table.loc[(table["predictor"] == predictor) & (table["way"] == way), "error"]
+
+
+@pytest.fixture(scope="module")
+def perfect(tmp_path_factory):
+    """Measured is exactly what the model gives for its own choice of split, in the median of three repetitions."""
+    return judged(tmp_path_factory.mktemp("perfect"))
+
+
+@pytest.mark.parametrize("way", judging.WAYS)
+def test_a_perfect_model_has_no_error(perfect, way):
+    """Blocks and withheld SMs are read from the rows: the model's own choice is not asked for."""
+    assert np.abs(errors(perfect, "model", way)).max() < 1e-9
+    assert np.abs(errors(perfect, "max", way)).max() > 0.05
+    assert len(errors(perfect, "model", way)) == len(SCENARIOS) * len(STRATEGIES)
+
+
+@pytest.mark.parametrize(("predictor", "truth"), [("max", longer), ("sum", serial)])
+def test_a_naive_rule_that_is_right_has_no_error(tmp_path, predictor, truth):
+    found = judged(tmp_path, concurrent_s=truth)
+    assert np.abs(errors(found, predictor)).max() < 1e-9
+    assert np.abs(errors(found, "model")).max() > 0.01
+
+
+def test_the_error_is_signed_and_relative_to_what_was_measured(tmp_path):
+    found = judged(tmp_path, concurrent_s=lambda rows: 2 * serial(rows))
+    assert errors(found, "sum").to_numpy() == pytest.approx(-0.5)
+
+
+def test_isolated_times_are_inputs_in_one_way_and_the_models_own_in_the_other(tmp_path):
+    """A GPU on which everything takes 3 times as long as the constants say, with the same contention."""
+    times = ("gemm_alone_s", "collective_alone_s", "own_alone_s", "concurrent_s")
+    slow = {name: (lambda rows, name=name: 3 * rows[name]) for name in times}
+    found = judged(tmp_path, **slow)
+    for predictor in judging.PREDICTORS:
+        alone = errors(judged(tmp_path), predictor, "constants")
+        assert errors(found, predictor, "constants").to_numpy() == pytest.approx((1 + alone.to_numpy()) / 3 - 1)
+    given = errors(found, "max")
+    assert given.to_numpy() == pytest.approx(errors(judged(tmp_path), "max").to_numpy())
+
+
+def test_more_thread_blocks_or_withheld_sms_change_the_prediction(perfect):
+    rows = perfect[(perfect["predictor"] == "model") & (perfect["way"] == "isolated")]
+    base = rows[(rows["strategy"] == "c3_sp") & (rows["bound"] == "compute")]
+    time_s = predict_rows(base, NODE)
+    assert (predict_rows(base.assign(blocks=64), NODE) > time_s * 1.001).any()
+    assert (predict_rows(base.assign(sms_granted=64), NODE) > time_s * 1.001).any()
+    assert (predict_rows(base.assign(first="gemm"), NODE) > time_s * 1.001).any()
+
+
+def test_the_order_of_rows_makes_no_difference(perfect):
+    rows = perfect[(perfect["predictor"] == "model") & (perfect["way"] == "isolated")]
+    shuffled = rows.sample(frac=1, random_state=0)
+    assert predict_rows(shuffled, NODE) == pytest.approx(shuffled["predicted_s"].to_numpy(), rel=1e-9)
+
+
+# --- the sweep ---
+
+
+def test_every_configuration_of_the_sweep_is_a_case(tmp_path):
+    found = judged(tmp_path, sweep=serial)
+    rows = found[(found["table"] == "sweep") & (found["predictor"] == "sum") & (found["way"] == "isolated")]
+    assert len(rows) == len(SCENARIOS) * 2 * len(SWEPT)
+    assert set(zip(rows["blocks"], rows["sms_granted"], strict=True)) == set(SWEPT)
+    assert (rows["repetitions"] == 3).all()
+
+
+def test_isolated_times_of_blocks_that_the_suite_did_not_run_follow_the_isolated_table(tmp_path):
+    """There 2 blocks take twice as long as 4, 8 or 32."""
+    judged(tmp_path, sweep=serial)
+    found = cases(NODE.name, SUITE, tmp_path)
+    swept = found[(found["table"] == "sweep") & (found["strategy"] == "c3_rp")]
+    library = swept["collective_alone_s"]
+    assert swept["own_alone_s"].to_numpy() == pytest.approx((library * np.where(swept["blocks"] == 2, 2, 1)).to_numpy())
+
+
+def test_blocks_that_were_never_measured_alone_are_named(tmp_path):
+    judged(tmp_path, sweep=serial)
+    table, _ = read_measured(NODE.name, "isolated", tmp_path)
+    write(tmp_path, table[table["blocks"] != 2], "isolated")
+    with pytest.raises(C3Error, match=r"isolated\.csv: has no transfer alone by 2 thread blocks"):
+        judge(NODE.name, SUITE, tmp_path)
+
+
+def test_unverified_rows_judge_nothing(tmp_path):
+    with pytest.raises(C3Error, match="under conccl failed its byte check, so it judges nothing"):
+        judged(tmp_path, verified=lambda rows: rows["strategy"] != "conccl")
+
+
+# --- the scorecard ---
+
+
+def test_scores_by_hand():
+    """Two scenarios, one run in two ways: the mean counts each scenario once, the median each configuration."""
+    rows = pd.DataFrame(
+        {
+            "table": ["suite", "suite", "sweep"],
+            "scenario": ["a", "b", "b"],
+            "strategy": ["conccl", "c3_rp", "c3_rp"],
+            "transport": ["copy_engine", "sm_kernel", "sm_kernel"],
+            "blocks": [0, 4, 8],
+            "sms_granted": [0, 0, 8],
+            "bound": ["compute", "memory", "memory"],
+            "length_class": ["G-long", "C-long", "C-long"],
+            "way": "isolated",
+            "predictor": "model",
+            "error": [-0.1, 0.2, -0.4],
+        }
+    )
+    scores = scorecard(rows).set_index("group")
+    everything = scores.loc["all"]
+    assert everything["mean"] == pytest.approx((0.1 + 0.3) / 2)
+    assert everything["median"] == pytest.approx(0.2)
+    assert everything["bias"] == pytest.approx((-0.1 - 0.1) / 2)
+    assert (everything["configurations"], everything["scenarios"]) == (3, 2)
+    assert everything["worst"] == pytest.approx(0.4)
+    assert everything["worst_case"] == "b c3_rp (8 blocks, 8 SMs withheld)"
+    assert scores.loc["suite", "mean"] == pytest.approx(0.15)
+    assert scores.loc["SM kernel", "mean"] == pytest.approx(0.2)
+    assert scores.loc["copy engine", "worst_case"] == "a conccl"
+    assert scores.loc["memory-bound, C-long", "mean"] == pytest.approx(0.2)
+    found = {row["group"]: row["met"] for row in verdicts(scorecard(rows))}
+    assert found == {"all": False, "copy engine": False}
+    better = scorecard(rows.assign(error=[0.04, 0.08, 0.08]))
+    assert all(row["met"] for row in verdicts(better))
+
+
+def test_intervals_hold_the_mean_and_the_worst_is_the_largest(tmp_path):
+    scores = scorecard(judged(tmp_path, concurrent_s=longer))
+    assert (scores["low"] <= scores["mean"] + 1e-12).all()
+    assert (scores["mean"] <= scores["high"] + 1e-12).all()
+    assert (scores[["median", "p90"]].max(axis=1) <= scores["worst"] + 1e-12).all()
+    wanted = {"all", "suite", "copy engine", "SM kernel", *STRATEGIES}
+    assert wanted <= set(scores["group"])
+
+
+# --- the shell ---
+
+
+@pytest.fixture
+def measured_there(tmp_path, monkeypatch):
+    write(tmp_path, suite_rows())
+    found = judge(NODE.name, SUITE, tmp_path)
+    monkeypatch.setattr(judging, "judge", lambda node, suite: found)
+
+
+def test_the_shell_says_what_is_modelled_and_what_measured(measured_there):
+    result = CliRunner().invoke(app, ["judge"])
+    assert result.exit_code == 0, result.output
+    for words in ("Isolated times given", "From constants alone", "copy engine", "c3_sp_rp", "compute-bound, G-long"):
+        assert words in result.stdout
+    assert "Target, isolated times given, copy engine: at most 4%; 0.0%: met." in result.stdout
+    content = json.loads(CliRunner().invoke(app, ["judge", "--json"]).stdout)
+    assert content["evidence"] == {"predicted_s": "modelled", "measured_s": "measured"}
+    assert len(content["rows"]) == 180 * len(judging.PREDICTORS) * len(judging.WAYS)
+
+
+def test_nothing_measured_is_one_sentence():
+    result = CliRunner().invoke(app, ["judge", "--node", "h200_2"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("c3: nothing called 'conccl30_host' was measured on h200_2")
