@@ -105,7 +105,7 @@ notebooks := $(sort $(wildcard notebooks/*.ipynb))
 names := $(notebooks:notebooks/%.ipynb=%)
 done := $(names:%=$(BUILD)/%.done)
 
-.PHONY: figures report lab test style lint bench clean help
+.PHONY: figures report lab test test-device style lint bench clean help
 
 figures: $(done) ## make every figure; again at once: only those whose notebook, data or code changed
 	@echo "up to date: $(words $(names)) of $(words $(names)) notebooks; their figures are in $(FIGURES)/"
@@ -127,6 +127,10 @@ lab: $(ready-all) ## open the notebooks in JupyterLab
 test: style ## style, then every tier of tests that this machine can run
 	@exec $(PY) -m pytest -n 2 --dist worksteal -p no:benchmark
 
+# One process: tests that time a GPU share it with nothing.
+test-device: $(ready-all) ## the tests that need a GPU; where there is none they are reported as not run, and make fails
+	@exec $(PY) -m pytest -m device -p no:benchmark -p no:xdist tests/device
+
 # No cache: whether an import is c3lib's own depends on what lies beside it, and a cached verdict outlives that.
 style: $(ready-all)
 	@$(PY) -m ruff check --quiet --no-cache
@@ -145,8 +149,8 @@ clean: ## remove all that make made, but for the published figures
 
 help: ## print this
 	@echo "make TARGET [-j N], where TARGET is one of"
-	sed -n 's/^\([a-z]*\):.*## \(.*\)/\1	\2/p' Makefile | while IFS='	' read -r target what; do
-	  printf '  %-8s %s\n' "$$target" "$$what"
+	sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1	\2/p' Makefile | while IFS='	' read -r target what; do
+	  printf '  %-11s %s\n' "$$target" "$$what"
 	done
 	echo "Parameters, for a variant of the figures in a folder of its own (figures/node-h200_1/):"
 	echo "  make figures NODE=h200_1 BACKEND=model SUITE=conccl30 REPEATS=9"

@@ -5,10 +5,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import nbformat
 import pytest
 from hypothesis import settings
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 TIERS = ("unit", "notebooks", "amd", "device")
 
@@ -24,6 +22,8 @@ settings.load_profile("c3lib")
 @pytest.fixture
 def write_notebook() -> Callable[..., Path]:
     """``write_notebook(path, *code, parameters=...)`` writes a notebook: a title, a parameters cell, then the code."""
+    import nbformat  # here, since the machine that has the GPU need not have it
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
     def write(path: Path, *code: str, parameters: str = "out = '.'\nnode = 'mi300x_8'\nrepeats = 9") -> Path:
         cells = [new_markdown_cell("# A title"), new_code_cell(parameters, metadata={"tags": ["parameters"]})]
