@@ -81,7 +81,7 @@ def _own_alone_s(swept: pd.DataFrame, suite: pd.DataFrame, node: str, folder: Pa
     if found.notna().all():
         return found
     rows, _ = read_measured(node, "isolated", folder)
-    rows = rows[(rows["transport"] == "sm_kernel") & (rows["gemm"] == "none") & (rows["direction"] == "both")]
+    rows = rows[(rows["transport"] == "sm_kernel") & rows["gemm_s"].isna() & (rows["direction"] == "both")]
     size = rows.groupby("total_bytes")["blocks"].nunique().idxmax() if len(rows) else 0
     time_s = rows[rows["total_bytes"] == size].groupby("blocks")["transfer_s"].median()
     library = [load_node(node).library[kind].default_cus for kind in swept["collective"]]

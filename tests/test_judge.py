@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from c3lib import judge as judging
 from c3lib.cli import app
 from c3lib.errors import C3Error
+from c3lib.figures import judged as figures
+from c3lib.figures import style
 from c3lib.judge import cases, judge, predict_rows, scorecard, verdicts
 from c3lib.measured import read_measured
 from c3lib.strategy import STRATEGIES
@@ -190,3 +192,46 @@ def test_nothing_measured_is_one_sentence():
     result = CliRunner().invoke(app, ["judge", "--node", "h200_2"])
     assert result.exit_code == 2
     assert result.stderr.startswith("c3: nothing called 'conccl30_host' was measured on h200_2")
+
+
+# --- figures ---
+
+
+@pytest.fixture(scope="module")
+def with_sweep(tmp_path_factory):
+    return judged(tmp_path_factory.mktemp("sweep"), sweep=longer)
+
+
+@pytest.mark.parametrize("draw", [figures.ratios, figures.errors], ids=lambda draw: draw.__name__)
+def test_figures_say_that_two_kinds_of_evidence_are_compared_and_whose_view_it_is(draw, with_sweep, perfect):
+    stamp = style.stamp_of(draw(with_sweep))
+    assert stamp.startswith("modelled against measured · h200_1 · ")
+    assert stamp.endswith("one rank's view over the host link")
+    assert style.stamp_of(draw(perfect))  # without a sweep
+
+
+def test_a_panel_is_headed_by_its_error_and_shows_every_case(with_sweep):
+    figure = figures.ratios(with_sweep)
+    scores = scorecard(with_sweep).set_index(["way", "group", "predictor"])
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert titles[4] == f"model: {scores.loc[('isolated', 'SM kernel', 'model'), 'mean']:.1%} off"
+    assert titles[0] == f"max(Tg, Tc): {scores.loc[('isolated', 'copy engine', 'max'), 'mean']:.1%} off"
+    rows = with_sweep[(with_sweep["way"] == "isolated") & (with_sweep["predictor"] == "model")]
+    drawn = [sum(len(line.get_xdata()) for line in axis.lines if line.get_ls() == "None") for axis in figure.axes]
+    assert drawn[1] == (rows["transport"] == "copy_engine").sum()
+    assert drawn[4] == (rows["transport"] == "sm_kernel").sum()
+
+
+def test_a_figure_refuses_rows_without_a_byte_check(perfect):
+    with pytest.raises(C3Error, match="failed the byte check"):
+        figures.ratios(perfect.assign(verified=False))
+
+
+def test_the_finding_names_the_targets_and_a_naive_rule_that_does_better(tmp_path, perfect):
+    text = figures.finding(perfect)
+    assert "the model misses 180 measured concurrent times by 0.0% on average" in text
+    assert "Target over all, at most 8%: 0.0%, met." in text
+    assert "naive" not in text
+    beaten = figures.finding(judged(tmp_path, concurrent_s=serial))
+    assert "**missed**" in beaten
+    assert "A naive rule does better for c3_base" in beaten
