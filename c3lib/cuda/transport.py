@@ -56,6 +56,7 @@ class CopyEngine:
     def __init__(self, cuda: Cuda, buffers: Buffers, *, batched: bool = False, drop: int | None = None):
         self.name = "copy_engine"
         self.cuda, self.batched = cuda, batched
+        self.buffers = buffers  # only addresses are used from here on: what lies there must not be given back
         if buffers.plan.steps > 1:
             raise C3Error(f"{buffers.plan}: copy_engine runs plans of one step, this one has {buffers.plan.steps}")
         copies = buffers.copies(drop)
@@ -159,7 +160,7 @@ class SmKernel:
 
     def __init__(self, cuda: Cuda, buffers: Buffers, blocks: int, *, drop: int | None = None):
         self.name, self.blocks = "sm_kernel", blocks
-        self.cuda = cuda
+        self.cuda, self.buffers = cuda, buffers  # kept, as above
         if blocks < 1:
             raise C3Error(f"sm_kernel: blocks must be at least 1, not {blocks}")
         if buffers.plan.steps > 1:
