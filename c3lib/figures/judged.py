@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from c3lib.figures import style
-from c3lib.hardware import load_node
 from c3lib.judge import TARGETS, TRANSPORTS, WAYS, scorecard, verdicts
 
 NAME = {"max": "max(Tg, Tc)", "model": "model", "sum": "Tg + Tc"}
@@ -18,9 +17,7 @@ LOWEST, HIGHEST = 0.4, 2.5
 
 
 def _stamp(figure: Figure, rows: pd.DataFrame, n: str) -> None:
-    node = load_node(rows["node"].iloc[0])
-    view = "one rank's view over the host link" if node.topology == "host" else "our shapes"
-    style.stamp(figure, "modelled against measured", node.name, n, view)
+    style.stamp(figure, "modelled against measured", rows["node"].iloc[0], n, "")
 
 
 @style.styled

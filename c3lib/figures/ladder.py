@@ -152,6 +152,7 @@ def per_scenario(rows: pd.DataFrame, strategies: Sequence[str], note: str = "our
 def finding_scenarios(rows: pd.DataFrame, strategies: Sequence[str]) -> style.Finding:
     """Best and worst case of some strategies, and in how many scenarios overlap by each loses against serial."""
     parts = []
+    rows = rows.groupby(["scenario", "strategy"], sort=False, as_index=False)["speedup"].median()
     for name in strategies:
         part = rows[rows["strategy"] == name]
         best, worst = part.loc[part["speedup"].idxmax()], part.loc[part["speedup"].idxmin()]

@@ -33,14 +33,13 @@ HELD_OUT_SEED = 2026
 
 
 def with_rule(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fractions of ideal of the CU-driven strategies, and of ``c3_rp`` with the split that the rule names.
+    """Fractions of ideal of the CU-driven strategies (medians over repetitions), and of ``c3_rp`` by the rule.
 
     The rule's split is timed by the model, so its rows are added to modelled rows only.
     """
-    table = rows.loc[
-        rows["strategy"].isin(CU_STRATEGIES),
-        ["node", "evidence", "verified", "scenario", "strategy", "fraction_of_ideal"],
-    ]
+    keys = ["node", "evidence", "verified", "scenario", "strategy"]
+    chosen = rows[rows["strategy"].isin(CU_STRATEGIES)]
+    table = chosen.groupby(keys, sort=False, as_index=False)["fraction_of_ideal"].median()
     node, suite = rows["node"].iloc[0], rows["suite"].iloc[0]
     if set(rows["evidence"]) != {"modelled"}:
         return table

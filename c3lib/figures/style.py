@@ -18,6 +18,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from c3lib.errors import C3Error
 from c3lib.files import write_bytes, write_text
+from c3lib.hardware import load_node, node_names
 from c3lib.results import publishable
 
 WIDTH_IN, HEIGHT_IN, DPI = 6.5, 3.8, 150
@@ -73,6 +74,9 @@ BLAME = {
     "launch": "#BBBBBB",
     "dispatch": "#AA4499",
 }
+HOST_VIEW = "one rank's view over the host link"
+"""Said wherever a node of topology ``host`` is shown: its peers' buffers stand in host memory."""
+
 GREY, FAINT = "#6E6E6E", "#DADADA"
 
 REPORTED: dict[str, Any] = {"marker": "D", "mfc": "white", "mec": GREY, "mew": 1.2, "ls": "none", "color": GREY}
@@ -138,9 +142,16 @@ def node_of(rows: pd.DataFrame) -> str:
 
 def stamp(figure: Figure, evidence: str, node: str, n: str, note: str = "our shapes", reported: bool = False) -> None:
     """Say in the lower right corner what kind of evidence a figure shows, for which node, from how many cases."""
-    text = " · ".join(filter(None, (evidence, node, n, note)))
+    text = " · ".join(filter(None, (evidence, node, n, note, _view(node, note))))
     text += "  |  ◇ reported, arXiv 2412.14335" if reported else ""
     figure.text(0.995, 0.008, text, ha="right", va="bottom", fontsize=7.5, color=GREY, gid="stamp")
+
+
+def _view(node: str, note: str) -> str:
+    """What stands for the peers of a GPU whose collectives cross its host link; empty for any other node."""
+    if node in node_names() and load_node(node).topology == "host" and HOST_VIEW not in note:
+        return HOST_VIEW
+    return ""
 
 
 def stamp_of(figure: Figure) -> str:
