@@ -16,16 +16,20 @@ class Journal:
     """Rows of an experiment in progress, kept in ``<path>``; the first line says what they are rows of.
 
     Raises:
-        C3Error: the file is from a run with other arguments, or cannot be written.
+        C3Error: the file is from a run with other arguments, is damaged, or cannot be written.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]):
         self.path = path
         self.rows: list[dict[str, Any]] = []
         self._done: set[Key] = set()
-        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
-        # Whole lines only: what follows the last line end was being written when the run stopped.
-        whole = [json.loads(line) for line in lines[:-1]]
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+            # Whole lines only: what follows the last line end was being written when the run stopped.
+            whole = [json.loads(line) for line in lines[:-1]]
+            finished = [(tuple(entry["key"]), list(entry["rows"])) for entry in whole[1:]]
+        except (ValueError, KeyError, TypeError):
+            raise C3Error(f"{path}: is damaged; delete it to measure afresh") from None
         if whole and whole[0] != about:
             raise C3Error(f"{path}: is of a run with other arguments ({whole[0]}); finish that or delete the file")
         try:
@@ -38,9 +42,9 @@ class Journal:
                 self._write(about)
         except OSError as error:
             raise C3Error(f"{path}: cannot be written: {error.strerror}") from None
-        for entry in whole[1:]:
-            self._done.add(tuple(entry["key"]))
-            self.rows += entry["rows"]
+        for key, rows in finished:
+            self._done.add(key)
+            self.rows += rows
 
     def done(self, key: Key) -> bool:
         """Whether this arm's repetition is finished."""
