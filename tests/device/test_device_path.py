@@ -107,13 +107,14 @@ def test_f17_the_hold_gives_up_by_itself_and_then_proves_nothing(cuda, monkeypat
 
 
 def test_m16_the_shut_gate_takes_no_sm(cuda, gate):
-    """The waiting method is a factor, so it is named; a kernel that spins would keep an SM from being held."""
+    """The waiting method is a factor, so it is named. A kernel that waits could not even start while SMs are held."""
     assert region.GATE == "stream memory operation on a host flag"
-    buffers = buffers_of(cuda, 4 * MIB)
-    mover = CopyEngine(cuda, buffers)
+    mover = CopyEngine(cuda, buffers_of(cuda, 4 * MIB))
     run(cuda, mover)
-    waiting = new_stream(cuda)
-    with gate.guarded():
-        gate.shut(waiting)
-        # All SMs are held before anything is enqueued; opening then lets the proof end, which waits for the device.
-        assert ends_while_sms_are_held(cuda, lambda stream: (gate.open(), mover.enqueue(stream)), 0.1)
+
+    def enqueue(stream):
+        with gate.guarded():
+            gate.shut(stream)
+            mover.enqueue(stream)
+
+    assert ends_while_sms_are_held(cuda, enqueue, 0.1)
