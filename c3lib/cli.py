@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from c3lib import __version__
+from c3lib import __version__, cli_measured
 from c3lib.errors import C3Error
-from c3lib.terminal import records, to_json
-
-
-class _Group(typer.core.TyperGroup):
-    """Turns what a user can cause into one line on stderr and an exit status that is not 0."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except C3Error as error:
-            typer.echo(f"c3: {error}", err=True)
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt:
-            typer.echo("c3: interrupted", err=True)
-            raise typer.Exit(130) from None
-        except BrokenPipeError:
-            raise  # typer ends without a word: whoever read the output has had enough
-        except OSError as error:
-            sys.stdout = None  # what could not be written is not tried again at exit
-            typer.echo(f"c3: output cannot be written: {error.strerror or error}", err=True)
-            raise typer.Exit(2) from None
-
+from c3lib.shell import Group, Json, Kind, NodeName, Size, Strategies, SuiteName, show
+from c3lib.terminal import records
 
 app = typer.Typer(
-    cls=_Group,
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain help, which a pipe can take
@@ -43,21 +22,6 @@ app = typer.Typer(
 )
 model = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What the contention model rests on.")
 app.add_typer(model, name="model", short_help="what the contention model rests on: c3 model params")
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-NodeName = Annotated[str, typer.Option("--node", metavar="NAME", help="A node; c3 nodes lists them.")]
-SuiteName = Annotated[str, typer.Option("--suite", metavar="NAME", help="A suite; c3 suite lists them.")]
-Kind = Annotated[str, typer.Option("--collective", metavar="KIND", help="all-gather or all-to-all.")]
-Size = Annotated[
-    str, typer.Option("--size", help="Total, such as 896MiB: gathered output, or what one rank sends in an all-to-all.")
-]
-Strategies = Annotated[
-    list[str] | None, typer.Option("--strategy", metavar="NAME", help="A strategy; again for more. Default: all.")
-]
-
-
-def _print(content: Any, text: str, json: bool) -> None:
-    typer.echo(to_json(content) if json else text)
 
 
 def _version(wanted: bool) -> None:
@@ -102,7 +66,7 @@ def explain(
 
     there = load_node(node)
     result = explained(Gemm.parse(gemm, dtype), Collective(collective, parse_size(size), there.ranks), there)
-    _print(result.to_dict(), str(result), json)
+    show(result.to_dict(), str(result), json)
 
 
 @app.command(short_help="the nodes; with a name, its constants and where they come from")
@@ -122,7 +86,7 @@ def nodes(
     if name:
         node = load_node(name)
         constants = [vars(constant) for constant in node.constants.values()]
-        _print({"node": name, "title": node.title, "constants": constants}, listings.of_constants(node), json)
+        show({"node": name, "title": node.title, "constants": constants}, listings.of_constants(node), json)
         return
     found = [load_node(known) for known in node_names()]
     fields = ("name", "title", "vendor", "topology", "ranks")
@@ -131,7 +95,7 @@ def nodes(
         labels = [constant.evidence for constant in node.constants.values()]
         evidence = {label: labels.count(label) for label in sorted(set(labels))}  # of how many constants
         content.append({**{field: getattr(node, field) for field in fields}, "evidence": evidence})
-    _print(content, listings.of_nodes(found), json)
+    show(content, listings.of_nodes(found), json)
 
 
 @app.command(short_help="the scenarios of a suite, each kernel alone")
@@ -158,7 +122,7 @@ def suite(
     evidence = rows["evidence"].iloc[0]
     title = f"{name} on {node}, each kernel alone ({evidence}); suites: {', '.join(suite_names())}"
     content = {"suite": name, "node": node, "evidence": evidence, "scenarios": records(found)}
-    _print(content, listings.of_suite(title, records(found)), json)
+    show(content, listings.of_suite(title, records(found)), json)
 
 
 @app.command(short_help="a suite under strategies: means, and every row as CSV")
@@ -192,63 +156,11 @@ def run(
     content = {"node": node, "suite": suite, "backend": backend, "evidence": evidence, "out": out}
     text = listings.of_summary(f"{suite} on {node} by {backend} ({evidence})", means)
     text += f"\n\n{listings.written(out, len(rows))}" if out is not None else ""
-    _print({**content, "summary": records(means), "rows": records(rows)}, text, json)
+    show({**content, "summary": records(means), "rows": records(rows)}, text, json)
 
 
-@app.command(short_help="run the experiments on this machine's GPU, bytes checked")
-def measure(
-    node: NodeName = "h200_1",
-    suite: SuiteName = "conccl30_host",
-    experiments: Annotated[
-        list[str] | None,
-        typer.Option("--experiment", metavar="NAME", help="One of them; again for more. Default: all."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the tables. Default: data/measured/NODE.")] = None,
-    repeats: Annotated[int, typer.Option(help="Repetitions of each arm.", min=1)] = 9,
-    seed: Annotated[int, typer.Option(help="Of the order of arms.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
-) -> None:
-    """Measure on this machine's GPU: premise, isolated, suite, order, break_even, energy, in that order.
-
-    Every transferred byte is checked; a run that is cut short goes on where it stopped.
-
-    \b
-    Example:
-      c3 measure --node h200_1 --suite conccl30_host --experiment suite --out build/measured
-    """
-    from c3lib.measure.run import EXPERIMENTS
-    from c3lib.measure.run import measure as measured
-    from c3lib.measured import FOLDER
-
-    if out is not None and out.exists() and not out.is_dir():
-        raise C3Error(f"--out {out}: must be a folder")
-    for path in measured(node, suite, out or FOLDER / node, experiments or EXPERIMENTS, repeats, seed, quiet):
-        typer.echo(f"wrote {path}")
-
-
-@app.command(short_help="the model's predictions beside what was measured")
-def judge(
-    node: NodeName = "h200_1",
-    suite: SuiteName = "conccl30_host",
-    json: Json = False,
-) -> None:
-    """Predicted against measured concurrent times: errors of the model beside those of max(Tg, Tc) and Tg + Tc.
-
-    \b
-    Example:
-      c3 judge --node h200_1 --suite conccl30_host
-    """
-    from c3lib import listings
-    from c3lib.judge import judge as judged
-    from c3lib.judge import scorecard, verdicts
-
-    rows = judged(node, suite)
-    scores = scorecard(rows)
-    title = f"{suite} on {node}: concurrent times predicted (modelled) against measured, mean absolute errors"
-    evidence = {"predicted_s": "modelled", "measured_s": "measured"}
-    content = {"node": node, "suite": suite, "evidence": evidence, "targets": verdicts(scores)}
-    content |= {"scores": records(scores), "rows": records(rows)}
-    _print(content, listings.of_judgement(title, scores, verdicts(scores)), json)
+app.command(short_help="run the experiments on this machine's GPU, bytes checked")(cli_measured.measure)
+app.command(short_help="the model's predictions beside what was measured")(cli_measured.judge)
 
 
 @app.command(short_help="what the paper reports beside what the model gives")
@@ -272,12 +184,12 @@ def claims(
         row = require_claim(found, claim)
         how, note = evaluator(row["id"]), load_claims().set_index("id").loc[row["id"], "note"]
         about = {**row, "rule": how.rule, "tolerance_because": how.because, "note": note, "evidence": "modelled"}
-        _print(about, listings.of_claim(about), json)
+        show(about, listings.of_claim(about), json)
         return
     numbers = count(found)
     content = {"node": node, "suite": suite, "evidence": "modelled", "count": numbers, "claims": records(found)}
     title = f"ConCCL (arXiv 2412.14335): reported beside modelled on {node}, {suite}"
-    _print(content, listings.of_claims(title, found, numbers), json)
+    show(content, listings.of_claims(title, found, numbers), json)
 
 
 @model.command(short_help="every constant behind a modelled time, and what it moves")
@@ -306,7 +218,7 @@ def params(
     ]
     content = {"node": node, "suite": suite, "swing": swing, "evidence": "modelled", "constants": constants}
     title = f"What modelled times on {node} depend on; moves most: constant {swing:.0%} lower and higher, over {suite}"
-    _print(content, listings.of_params(title, there, effects), json)
+    show(content, listings.of_params(title, there, effects), json)
 
 
 @app.command(short_help="the copies that make up a collective, proved byte by byte")
@@ -335,6 +247,6 @@ def plan(
         raise C3Error(f"--prove: {size} on {there.ranks} ranks is more than 1 GiB; prove it with a smaller size")
     proof = transfer.prove(built) if prove else None
     content = {"plan": str(built), "evidence": "proved on the host" if proof else "built"}
-    _print(
+    show(
         {**content, "proof": proof and proof.as_row(), "copies": built.to_rows()}, listings.of_plan(built, proof), json
     )

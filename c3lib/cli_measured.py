@@ -1,0 +1,66 @@
+"""The commands about measured data: ``c3 measure`` takes it, ``c3 judge`` holds the model against it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from c3lib.errors import C3Error
+from c3lib.shell import Json, NodeName, SuiteName, show
+from c3lib.terminal import records
+
+
+def measure(
+    node: NodeName = "h200_1",
+    suite: SuiteName = "conccl30_host",
+    experiments: Annotated[
+        list[str] | None,
+        typer.Option("--experiment", metavar="NAME", help="One of them; again for more. Default: all."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the tables. Default: data/measured/NODE.")] = None,
+    repeats: Annotated[int, typer.Option(help="Repetitions of each arm.", min=1)] = 9,
+    seed: Annotated[int, typer.Option(help="Of the order of arms.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Measure on this machine's GPU: premise, isolated, suite, order, break_even, energy, in that order.
+
+    Every transferred byte is checked; a run that is cut short goes on where it stopped.
+
+    \b
+    Example:
+      c3 measure --node h200_1 --suite conccl30_host --experiment suite --out build/measured
+    """
+    from c3lib.measure.run import EXPERIMENTS
+    from c3lib.measure.run import measure as measured
+    from c3lib.measured import FOLDER
+
+    if out is not None and out.exists() and not out.is_dir():
+        raise C3Error(f"--out {out}: must be a folder")
+    for path in measured(node, suite, out or FOLDER / node, experiments or EXPERIMENTS, repeats, seed, quiet):
+        typer.echo(f"wrote {path}")
+
+
+def judge(
+    node: NodeName = "h200_1",
+    suite: SuiteName = "conccl30_host",
+    json: Json = False,
+) -> None:
+    """Predicted against measured concurrent times: errors of the model beside those of max(Tg, Tc) and Tg + Tc.
+
+    \b
+    Example:
+      c3 judge --node h200_1 --suite conccl30_host
+    """
+    from c3lib import listings
+    from c3lib.judge import judge as judged
+    from c3lib.judge import scorecard, verdicts
+
+    rows = judged(node, suite)
+    scores = scorecard(rows)
+    title = f"{suite} on {node}: concurrent times predicted (modelled) against measured, mean absolute errors"
+    evidence = {"predicted_s": "modelled", "measured_s": "measured"}
+    content = {"node": node, "suite": suite, "evidence": evidence, "targets": verdicts(scores)}
+    content |= {"scores": records(scores), "rows": records(rows)}
+    show(content, listings.of_judgement(title, scores, verdicts(scores)), json)
