@@ -27,7 +27,7 @@ from c3lib.hardware import Node, load_node
 from c3lib.measured import FOLDER, read_measured, table_path
 from c3lib.model import kernels
 from c3lib.model.contention import predict
-from c3lib.strategy import Strategy
+from c3lib.strategy import STRATEGIES, Strategy
 from c3lib.workload import Collective, Gemm, Scenario, length_class
 
 PREDICTORS = ("model", "max", "sum")
@@ -36,6 +36,7 @@ TARGETS = {"all": 0.08, "copy engine": 0.04}
 """Mean absolute error that the project aims at, isolated times given."""
 
 TRANSPORTS = {"copy_engine": "copy engine", "sm_kernel": "SM kernel"}
+PARTITIONS = {"none": "no SMs withheld", "sm target": "SM target", "green context": "green contexts"}
 SETTING = ["transport", "batched", "blocks", "first", "high_priority", "sms_granted", "partition"]
 _SCENARIO = ["gemm", "dtype", "bound", "collective", "ranks", "total_bytes"]
 
@@ -152,21 +153,23 @@ def scorecard(judged: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """Absolute errors by group: one row a way, group and predictor.
 
     Groups (``by``, ``group``): over ``all``, the ``suite`` and the ``sweep``; of the suite's rows each transport,
-    strategy and class (bound and length). ``mean`` is over scenarios, of each one's mean over its configurations, so
-    that none counts more for having been run in more ways; ``low`` and ``high`` its bootstrap 95 % interval over
-    scenarios. ``median``, ``p90`` and ``worst`` (``worst_case``) are over configurations; ``bias`` is the
-    mean signed error.
+    strategy and class (bound and length); of the sweep's each way to withhold SMs. ``mean`` is over scenarios, of each
+    one's mean over its configurations, so that none counts more for having been run in more ways; ``low`` and ``high``
+    its bootstrap 95 % interval over scenarios. ``median``, ``p90`` and ``worst`` (``worst_case``) are over
+    configurations; ``bias`` is the mean signed error.
     """
     suite = judged[judged["table"] == "suite"]
     bound_class = suite["bound"] + "-bound, " + suite["length_class"]
+    swept = judged[judged["table"] == "sweep"]
     parts = [("over", "all", judged), *(("over", name, part) for name, part in judged.groupby("table"))]
     parts += [("transport", TRANSPORTS[str(name)], part) for name, part in suite.groupby("transport")]
-    parts += [("strategy", name, part) for name, part in suite.groupby("strategy", sort=False)]
+    parts += [("strategy", name, suite[suite["strategy"] == name]) for name in STRATEGIES]
     parts += [("class", name, part) for name, part in suite.groupby(bound_class)]
+    parts += [("sweep", f"sweep, {PARTITIONS[str(name)]}", part) for name, part in swept.groupby("partition")]
     return pd.DataFrame(
         {"way": way, "by": by, "group": group, "predictor": predictor, **_score(rows, seed)}
         for by, group, part in parts
-        for (way, predictor), rows in part.groupby(["way", "predictor"], sort=False)
+        for (way, predictor), rows in part.groupby(["way", "predictor"], sort=False)  # none of an empty part
     )
 
 

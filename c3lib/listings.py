@@ -148,7 +148,7 @@ def of_judgement(title: str, scores: pd.DataFrame, verdicts: Sequence[Mapping[st
             by = group.set_index("predictor")
             of = by.loc["model"]
             spread = (
-                f"{of['low']:.1%} to {of['high']:.1%}",
+                f"{of['low']:.1%} to {of['high']:.1%}" if of["scenarios"] > 1 else "one scenario",
                 f"{of['median']:.1%}",
                 f"{of['p90']:.1%}",
                 f"{of['bias']:+.1%}",

@@ -133,6 +133,7 @@ def test_scores_by_hand():
             "transport": ["copy_engine", "sm_kernel", "sm_kernel"],
             "blocks": [0, 4, 8],
             "sms_granted": [0, 0, 8],
+            "partition": ["none", "none", "sm target"],
             "bound": ["compute", "memory", "memory"],
             "length_class": ["G-long", "C-long", "C-long"],
             "way": "isolated",
@@ -152,6 +153,8 @@ def test_scores_by_hand():
     assert scores.loc["SM kernel", "mean"] == pytest.approx(0.2)
     assert scores.loc["copy engine", "worst_case"] == "a conccl"
     assert scores.loc["memory-bound, C-long", "mean"] == pytest.approx(0.2)
+    assert scores.loc["sweep, SM target", "mean"] == pytest.approx(0.4)
+    assert "c3_sp" not in scores.index
     found = {row["group"]: row["met"] for row in verdicts(scorecard(rows))}
     assert found == {"all": False, "copy engine": False}
     better = scorecard(rows.assign(error=[0.04, 0.08, 0.08]))

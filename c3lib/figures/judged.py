@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from c3lib.figures import style
 from c3lib.judge import TARGETS, TRANSPORTS, WAYS, scorecard, verdicts
+from c3lib.strategy import STRATEGIES
 
 NAME = {"max": "max(Tg, Tc)", "model": "model", "sum": "Tg + Tc"}
 LOOK = {"model": ("o", "#222222"), "max": ("<", "#2A9D8F"), "sum": (">", "#B0436E")}
@@ -54,7 +55,7 @@ def ratios(judged: pd.DataFrame, way: str = "isolated") -> Figure:
     shown = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if low <= tick <= high]
     bottom.set_xticks(shown, [f"{tick:g}" for tick in shown])
     bottom.minorticks_off()
-    for name in dict.fromkeys(rows["strategy"]):
+    for name in STRATEGIES:
         bottom.plot([], [], color=style.STRATEGY[name], label=name, **style.MODELLED)
     if (rows["table"] == "sweep").any():
         bottom.plot([], [], color=style.GREY, label="sweep", **{**style.MODELLED, "ms": 2.2})
@@ -86,19 +87,21 @@ def errors(judged: pd.DataFrame) -> Figure:
     for axis, (way, title) in zip(axes, WAYS.items(), strict=True):
         for predictor, (marker, colour) in LOOK.items():
             part = scores[(scores["way"] == way) & (scores["predictor"] == predictor)]
-            y = part["group"].map(where)
             strong = predictor == "model"
+            y = part["group"].map(where) + (0.17 if strong else -0.17)
             axis.hlines(y, part["low"], part["high"], color=colour, lw=2 if strong else 1.2, alpha=1 if strong else 0.6)
-            look = {"marker": marker, "ms": 6 if strong else 4.5, "mew": 0, "ls": "none"}
+            look = {"marker": marker, "ms": 5 if strong else 4.5, "mew": 0, "ls": "none"}
             axis.plot(part["mean"], y, color=colour, label=NAME[predictor], **look)
+            for height, mean in zip(y - 0.17, part["mean"], strict=True) if strong else ():
+                axis.text(1.02, height, f"{mean:.1%}", transform=axis.get_yaxis_transform(), va="center", fontsize=8)
+        axis.text(1.02, 1, "model", transform=axis.transAxes, va="bottom", fontsize=8)
         axis.set(title=title[0].upper() + title[1:], xlabel="mean absolute error, 95 % interval")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     for group, target in TARGETS.items():
         if group in where:
             axes[0].plot([target, target], where[group] + np.array([-0.42, 0.42]), color="#C0392B", lw=1.6, zorder=0)
     axes[0].plot([], [], color="#C0392B", lw=1.6, label="target")
-    right = scores.loc[scores["mean"] < np.inf, "high"].max()
-    axes[0].set(xlim=(0, min(right, 1.2) * 1.03), ylim=(place[-1] - 0.6, place[0] + 0.6))
+    axes[0].set(xlim=(0, min(scores["high"].max(), 1.2) * 1.03), ylim=(place[-1] - 0.6, place[0] + 0.6))
     axes[0].set_yticks(place, groups["group"])
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=4, handletextpad=0.3)
     _stamp(figure, judged, f"{judged['scenario'].nunique()} scenarios")
