@@ -1,0 +1,63 @@
+"""Energy of a scenario by strategy as a device ran it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from c3lib.figures import style
+from c3lib.figures.measured import medians, stamp
+from c3lib.strategy import STRATEGIES
+
+SERIAL, SERIAL_ENGINE = "serial_sm_kernel", "serial_copy_engine"
+"""GEMM, then transfer, on one stream: by the library's blocks, which is the unit, and by copy engines."""
+
+
+def relative_energy(rows: pd.DataFrame) -> pd.DataFrame:
+    """Joules of a scenario under each strategy over its median when run serially, with intervals; same for time."""
+    style.shown(rows)
+    serial = rows[rows["strategy"] == SERIAL].groupby("scenario")[["joules_per_run", "seconds_per_run"]].median()
+    base = rows[["scenario"]].join(serial, on="scenario")
+    rows = rows.assign(
+        joules=rows["joules_per_run"] / base["joules_per_run"],
+        seconds=rows["seconds_per_run"] / base["seconds_per_run"],
+    )
+    keys = ["scenario", "bound", "strategy"]
+    seconds = medians(rows, keys, "seconds").set_index(keys)["median"].rename("seconds")
+    return medians(rows, keys, "joules").join(seconds, on=keys)
+
+
+@style.styled
+def energy(rows: pd.DataFrame) -> Figure:
+    """Energy of each scenario by strategy, relative to running its two kernels one after the other."""
+    table = relative_energy(rows)
+    names = [name for name in STRATEGIES if name in table["strategy"].values]
+    places = {name: place for place, name in enumerate(reversed(table["scenario"].unique()))}
+    figure, axis = style.canvas(height_in=max(2.6, 1.4 + 0.5 * len(places)))
+    for name, offset in zip(names, np.linspace(0.3, -0.3, len(names)), strict=True):
+        part = table[table["strategy"] == name]
+        y, marker = part["scenario"].map(places) + offset, "s" if STRATEGIES[name].transport == "dma" else "o"
+        axis.hlines(y, part["low"], part["high"], color=style.STRATEGY[name], lw=1.6)
+        axis.plot(part["median"], y, color=style.STRATEGY[name], label=name, **{**style.MODELLED, "marker": marker})
+    other = table[table["strategy"] == SERIAL_ENGINE]
+    look = {"ls": "none", "marker": "|", "ms": 15, "mew": 1.4, "color": style.GREY}
+    axis.plot(other["median"], other["scenario"].map(places), label="serial, copy engine", **look)
+    axis.axvline(1, color="#444444", lw=0.9)
+    axis.set_yticks(list(places.values()), list(places), fontsize=8)
+    axis.set(ylim=(-0.6, len(places) - 0.4), xlabel="energy over that of running serially with the SM kernel")
+    figure.legend(
+        *axis.get_legend_handles_labels(), loc="outside upper center", ncols=7, handletextpad=0.1, columnspacing=1
+    )
+    stamp(figure, rows, f"{len(places)} scenarios")
+    return figure
+
+
+def finding_energy(rows: pd.DataFrame) -> style.Finding:
+    """Mean energy and time of each strategy relative to serial, the least first."""
+    table = relative_energy(rows)
+    means = table[table["strategy"] != SERIAL].groupby("strategy")[["median", "seconds"]].mean().sort_values("median")
+    parts = [
+        f"{row.Index} {row.median:.3f} of the energy in {row.seconds:.3f} of the time" for row in means.itertuples()
+    ]
+    return style.Finding("Mean over scenarios, relative to serial: " + "; ".join(parts) + ".")
