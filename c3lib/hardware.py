@@ -51,6 +51,8 @@ class Gpu:
     cus: int = _key("count", 1, whole=True)
     dies: int = _key("count", 1, whole=True)
     cus_step: int = _key("count", 1, whole=True)  # smallest number of CUs a partition can move
+    resident_gemm: int = _key("count", 0, 1, whole=True)  # 1: GEMM workgroups stay on their CUs until the kernel ends
+    idle_cus: int = _key("count", 0, whole=True)  # on which the library's memory-bound GEMMs place no workgroup
     spare_cus: int = _key("count", 0, whole=True)  # what conccl_rp withholds: memory-bound GEMMs are no slower without
     matrix_peak_tflops: float = _key("TFLOP/s", 1e-3)
     matrix_efficiency: float = _key("fraction", 0.01, 1)  # reached by a large GEMM / peak
@@ -119,6 +121,8 @@ class Interference:
     dispatch_share: float = _key("fraction", 0, 1)
     cache_pollution: float = _key("fraction", 0, 10)
     requestor_thrash: float = _key("fraction", 0, 0.9)
+    waiting_per_cu: float = _key("count", 1)  # workgroups that start together on the first CU a resident GEMM gives back
+    flood_cus: float = _key("count", 0)  # copying CUs beyond which their requests hold up the GEMM's; 0: no such limit
 
 
 SECTIONS: Mapping[str, type] = MappingProxyType(
@@ -280,6 +284,7 @@ def _check_together(path: Path | str, node: Node) -> None:
             f"gpu.cus ({node.gpu.cus}) must be a multiple of gpu.dies",
         ),
         (node.gpu.cus_step < node.gpu.cus, "gpu.cus_step must be fewer than gpu.cus"),
+        (node.gpu.idle_cus < node.gpu.cus, "gpu.idle_cus must be fewer than gpu.cus"),
         (node.gpu.spare_cus < node.gpu.cus, "gpu.spare_cus must be fewer than gpu.cus"),
         (node.link.dma_gbs <= node.link.peak_gbs, "link.dma_gbs must not exceed link.peak_gbs"),
         (node.link.cu_gbs <= node.link.peak_gbs, "link.cu_gbs must not exceed link.peak_gbs"),

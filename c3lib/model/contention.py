@@ -66,12 +66,12 @@ def split_sweep(node: Node) -> tuple[int, ...]:
 
 
 def withheld_cus(gemm: GemmBatch, node: Node) -> NDArray:
-    """The ``conccl_rp`` rule: one partition step off a memory-bound GEMM, none off a compute-bound one.
+    """The ``conccl_rp`` rule: the CUs that a memory-bound GEMM can spare, none off a compute-bound one.
 
     Bound as :meth:`c3lib.workload.Gemm.bound` has it, against the ridge of the GPU's peaks: what a program knows
     before anything has run.
     """
-    return np.where(gemm.memory_bound, node.gpu.cus_step, 0)
+    return np.where(gemm.memory_bound, node.gpu.spare_cus, 0)
 
 
 @dataclass(frozen=True)
@@ -116,13 +116,17 @@ class SharedGpu:
         wanted = np.where(partitioned, np.minimum(cus, default), default) if by_cu else np.zeros_like(default)
         # While the GEMM still dispatches, a collective launched second has what arbitration, or a GEMM too small to
         # fill the GPU, leaves it. A partition is its own.
-        spare = np.clip(gpu.cus - gemm.workgroups, 0, wanted)
+        idle = np.where(gemm.memory_bound, gpu.idle_cus, 0)
+        spare = np.clip(np.maximum(gpu.cus - gemm.workgroups, idle), 0, wanted)
         waits = np.asarray(on.dispatch) & ~partitioned & (by_cu and strategy.first == "gemm")
         early = np.where(waits, np.maximum(interference.dispatch_share * wanted, spare), wanted)
         # With the CU mechanism off, each kernel runs as if the other took nothing from it.
         keep = np.asarray(on.cu)
         own = np.where(keep, wanted, default)
         own_early = np.where(waits, early, own)
+        if gpu.resident_gemm:
+            # Workgroups that waited for resident ones to end share the first CUs that fall free, and stay there.
+            own = np.where(waits & keep, np.where(spare > 0, spare, np.ceil(wanted / interference.waiting_per_cu)), own)
 
         link = kernels.link_gbs(node, collective.peers, "cu")
         latency = kernels.cu_collective_latency_s(collective, node)
@@ -134,6 +138,7 @@ class SharedGpu:
         self.link_rate = kernels.transfers_per_s(link, collective)
         self._cu_driven = by_cu
         self._queueing = interference.memory_queueing * np.asarray(on.queueing, float)
+        self._flood_cus = np.where(on.queueing, interference.flood_cus, 0.0)
         self._share_hbm = np.asarray(on.hbm)
         # Served by the last-level cache until a CU-driven copy streams through it.
         reused = gemm.beyond_l2_bytes - gemm.nbytes
@@ -141,7 +146,8 @@ class SharedGpu:
 
         launch = kernels.gemm_launch_s(gemm, node)
         self.delay_s = np.stack(np.broadcast_arrays(launch, 0.0, latency), -1)
-        head = (gemm.waves - 1) / gemm.waves
+        # Resident workgroups leave no room before the kernel ends, others one wave earlier.
+        head = np.where(gpu.resident_gemm, 1.0, (gemm.waves - 1) / gemm.waves)
         self.work = np.stack([head, 1 - head, (collective.sent_bytes > 0).astype(float)], -1)
         self.wanted_cus = wanted
         taken = np.where(partitioned, cus, wanted)
@@ -174,6 +180,9 @@ class SharedGpu:
         capacity = node.gpu.hbm_gbs * 1e9
         rate = np.stack(by_units)
         if gemm_cus is not None and collective_cus is not None:
+            if self._cu_driven:
+                by_units[0] = by_units[0] * sharing.flood_share(collective_cus, self._flood_cus)
+                rate = np.stack(by_units)
             sensitive = (True, self._cu_driven)
             by_path = np.stack([np.full_like(nothing, np.inf), self.link_rate])
             traffic = np.stack([self._gemm.beyond_l2_bytes, sent])

@@ -26,6 +26,22 @@ def waterfill(demand: NDArray, capacity: float) -> NDArray:
     return grant
 
 
+def flood_share(copying_cus: ArrayLike, flood_cus: ArrayLike) -> NDArray:
+    """What is left of a GEMM's rate beside a copy that keeps more requests in flight than its link drains.
+
+    Every copying CU keeps a fixed number of bytes in flight. Up to ``flood_cus`` CUs the link and its queues take them;
+    beyond, they back up into the memory system that the GEMM uses too, and its requests pass at the pace of the link::
+
+        share = min(1, (flood_cus / copying_cus)^2)
+
+    Empirical (measured on one H200, table ``order``): the threshold is a node's constant, the square is the same for
+    compute- and memory-bound GEMMs. ``flood_cus`` 0 means that there is no such limit.
+    """
+    copying, limit = np.asarray(copying_cus, float), np.asarray(flood_cus, float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((limit > 0) & (copying > limit), (limit / copying) ** 2, 1.0)
+
+
 def queued_rates(
     by_units: NDArray,
     by_path: NDArray,
