@@ -76,7 +76,7 @@ def schemas() -> dict[str, Any]:
         "sms_granted": count(),
         "partition": text(checks=pa.Check.isin(("none", "sm target", "green context"))),
     }
-    health = {"sm_mhz": maybe, "power_w": maybe, "temperature_c": maybe}
+    health = dict.fromkeys(("sm_mhz_before", "sm_mhz", "power_w_before", "power_w", "temperature_c"), maybe)
     region = {
         **measured,
         "experiment": text(),

@@ -18,7 +18,13 @@ SMALL = {"512x8192x8192": ("compute", 0.1e-3)}
 LINK, PER_BLOCK, START_S = 50.0, 12.0, 8e-6
 REPEATS = 5
 
-HEALTH = {"sm_mhz": 1980.0, "power_w": 500.0, "temperature_c": 40.0}
+HEALTH = {
+    "sm_mhz_before": 1980.0,
+    "sm_mhz": 1980.0,
+    "power_w_before": 400.0,
+    "power_w": 500.0,
+    "temperature_c": 40.0,
+}
 PROOF = {"verified": True, "path": "copy engine: ended while all 132 SMs were held"}
 
 

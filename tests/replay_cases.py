@@ -27,7 +27,13 @@ SETTING = {
 }
 """Copy engines beside a GEMM that has every SM."""
 
-HEALTH = {"sm_mhz": 1900.0, "power_w": 500.0, "temperature_c": 50.0}
+HEALTH = {
+    "sm_mhz_before": 1900.0,
+    "sm_mhz": 1900.0,
+    "power_w_before": 400.0,
+    "power_w": 500.0,
+    "temperature_c": 50.0,
+}
 SWEPT = ((2, 0), (4, 0), (8, 0), (2, 2), (8, 8), (32, 32))
 """Thread blocks and withheld SMs of the configurations that a made-up sweep tried."""
 

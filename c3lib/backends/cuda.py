@@ -14,6 +14,7 @@ import numpy as np
 
 from c3lib.backends.base import AD_HOC, Timings
 from c3lib.collectives import build_plan
+from c3lib.cuda.gemm import SETS
 from c3lib.cuda.region import GATE
 from c3lib.cuda.rig import Region, Rig, Setting
 from c3lib.errors import C3Error
@@ -79,6 +80,7 @@ class CudaBackend:
             "driver": cuda.driver_version,
             "copy_engines": cuda.copy_engines,
             "gate": GATE,
+            "operands": f"random normal, {SETS} sets in turn, so that the L2 is not warm",
             "negative_control": self._control,
         }
 
@@ -173,9 +175,7 @@ class CudaBackend:
             "own_alone_s": own_alone,
             "own_fraction": (serial / both.times.end_s - 1) / (serial / longer - 1),
             "overlap_s": both.times.overlap_s,
-            "sm_mhz": both.after.sm_mhz,
-            "power_w": both.after.power_w,
-            "temperature_c": both.after.temperature_c,
+            **both.health(),
         }
 
 

@@ -61,6 +61,16 @@ class Region:
     after: Health
     path: str
 
+    def health(self) -> dict[str, float]:
+        """The columns of a row that tell the GPU's state, before and after."""
+        return {
+            "sm_mhz_before": self.before.sm_mhz,
+            "sm_mhz": self.after.sm_mhz,
+            "power_w_before": self.before.power_w,
+            "power_w": self.after.power_w,
+            "temperature_c": self.after.temperature_c,
+        }
+
     @property
     def verified(self) -> bool:
         """True when all that the region should have computed and moved was compared and right."""

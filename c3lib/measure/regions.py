@@ -72,9 +72,7 @@ def region_row(
         "transfer_s": times.transfer_end_s - times.transfer_start_s,
         "region_s": times.end_s,
         "overlap_s": times.overlap_s,
-        "sm_mhz": region.after.sm_mhz,
-        "power_w": region.after.power_w,
-        "temperature_c": region.after.temperature_c,
+        **region.health(),
         "verified": region.verified,
         "path": region.path,
     }

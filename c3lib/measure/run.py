@@ -105,12 +105,9 @@ class _Session:
     def _write(self, table: str, rows: list[dict[str, Any]], started: float, **more: Any) -> Path:
         frame = pd.DataFrame(rows)
         _require_sound(table, frame)
-        if self._backend is None and table != "premise":
-            self.backend  # noqa: B018 - everything came from the journal: what follows still asks the device
         about = {**more, "experiment": table, "node": self.node.name, "suite": self.suite_name, "seed": self.seed}
         about |= {"date": datetime.now(UTC).date().isoformat(), "seconds": round(time.perf_counter() - started, 1)}
-        if self._backend is not None:
-            about |= self.backend.about()
+        about |= self.backend.about()
         keys = [name for name in ("scenario", "gemm", "strategy", "repetition") if name in frame]
         if table != "premise":
             frame = frame.sort_values(keys, kind="stable")
@@ -124,7 +121,8 @@ def _require_sound(table: str, frame: pd.DataFrame) -> None:
     if len(wrong):
         first = wrong.iloc[0].to_dict()
         raise C3Error(
-            f"{table}: {len(wrong)} of {len(frame)} rows failed their check and nothing is published: {first}"
+            f"{table}: {len(wrong)} of {len(frame)} rows failed their check and nothing is published; delete its "
+            f"unfinished.jsonl to measure it anew. The first: {first}"
         )
     without = frame[
         (frame["path"] == "") | ((frame["path"] == NO_TRANSFER) & frame.get("transport", "none").ne("none"))
