@@ -194,6 +194,14 @@ def test_a_duel_is_won_by_who_ends_first_whatever_the_definition_of_ideal():
     assert "in **0 of 12** scenarios and after it in 12" in measured_scenarios.finding_versus(rows)
 
 
+def test_link_use_is_the_rate_beside_the_gemm_over_that_of_a_bare_transfer():
+    rows, alone = made.suite(jitter=0), made.isolated(jitter=0)
+    bare_gbs = made.link_of(2**27, "both", 14) / made.transfer_s(made.link_of(2**27, "both", 14), made.setting()) / 1e9
+    rows["collective_end_s"] = rows["link_bytes"] / 60e9
+    assert np.allclose(measured_scenarios.link_use(rows, alone)["median"], 60 / bare_gbs)
+    assert f"{60 / bare_gbs:.3f} [{60 / bare_gbs:.3f}" in measured_scenarios.finding_link(rows, alone)
+
+
 def test_the_rest_of_ideal_is_told_by_who_ends_last():
     rows = made.suite(jitter=0)
     mine = rows["strategy"] == "conccl_rp"

@@ -187,10 +187,11 @@ def finding_order(rows: pd.DataFrame) -> style.Finding:
         worse = means.index[means["transfer"] < means["gemm"] - SAME]
         better = means.index[means["transfer"] > means["gemm"] + SAME]
         arms = part.pivot(index=["first", "blocks"], columns="high_priority", values="median")
+        change = (arms[True] - arms[False]).abs()
         parts.append(
             f"{bound}-bound {gemm}, blocks → fraction with the GEMM first and with the transfer first: {each}. "
             f"Transfer first is better with {_listed(better)}, worse with {_listed(worse)}; priority changes at most "
-            f"{(arms[True] - arms[False]).abs().max():.2f}"
+            f"{change.max():.2f} (with {change.idxmax()[1]})"
         )
     return style.Finding(".  \n".join(parts) + ".")
 

@@ -11,9 +11,11 @@ from matplotlib.figure import Figure
 from c3lib.figures import style
 from c3lib.figures.measured import count_range, medians, repetitions, stamp
 from c3lib.figures.measured_c3 import BY_SM, DMA
+from c3lib.figures.measured_curves import blocks_needed
 from c3lib.figures.taxonomy import pair_names
 from c3lib.hardware import COLLECTIVES
 from c3lib.metrics import bootstrap_interval
+from c3lib.workload import format_size
 
 BEST_SM = "best SM kernel"
 
@@ -124,3 +126,32 @@ def _places(table: pd.DataFrame) -> dict[str, int]:
     means = table.groupby(["bound", "pair"])["median"].mean().sort_values(kind="stable").reset_index()
     order = means.sort_values("bound", ascending=False, kind="stable")["pair"]
     return {pair: place for place, pair in enumerate(order)}
+
+
+def link_use(rows: pd.DataFrame, alone: pd.DataFrame, name: str = "conccl") -> pd.DataFrame:
+    """Per scenario the share of the link that a strategy drives beside the GEMM, with its interval.
+
+    The whole is what copy engines reach in a bare large transfer, both ways at once: ``alone``, the isolated table.
+    """
+    bare_gbs = blocks_needed(alone).set_index("direction").loc["both", "link_gbs"]
+    part = rows[rows["strategy"] == name]
+    part = part.assign(share=part["link_bytes"] / part["collective_end_s"] / 1e9 / bare_gbs)
+    return medians(part, ["scenario", "total_bytes"], "share")
+
+
+def finding_link(rows: pd.DataFrame, alone: pd.DataFrame, name: str = "conccl") -> style.Finding:
+    """How much of the link copy engines drive beside the GEMM, for the smaller and the larger half of the transfers."""
+    table = link_use(rows, alone, name).sort_values("total_bytes", kind="stable")
+    middle = table["total_bytes"].median()
+    parts = []
+    for text, part in (
+        ("below", table[table["total_bytes"] < middle]),
+        ("from", table[table["total_bytes"] >= middle]),
+    ):
+        if len(part):
+            low, high = bootstrap_interval(part["median"])
+            size = f"{text} {format_size(int(middle))}{' on' if text == 'from' else ''}"
+            parts.append(f"{part['median'].mean():.3f} [{low:.3f}, {high:.3f}] {size} ({len(part)} scenarios)")
+    return style.Finding(
+        f"Beside the GEMM {name} drives, of what copy engines reach in a bare large transfer, {', '.join(parts)}."
+    )
