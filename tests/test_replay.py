@@ -9,12 +9,14 @@ from c3lib.backends.base import open_backend
 from c3lib.backends.replay import Replay
 from c3lib.errors import C3Error
 from c3lib.experiment import run_suite, summarise
+from c3lib.figures import ladder, partition, style, taxonomy
 from c3lib.hardware import load_node
 from c3lib.schema import RESULTS
 from c3lib.strategy import STRATEGIES, strategy
 from c3lib.workload import Collective, Gemm, Scenario
 
 ROWS = suite_rows()
+ELSEWHERE = run_suite("mi300x_8", strategies=["conccl"])
 
 
 @pytest.fixture
@@ -108,3 +110,39 @@ def test_a_repetition_that_stands_twice_is_refused(folder):
     write(folder, pd.concat([ROWS, ROWS.iloc[:1]]))
     with pytest.raises(C3Error, match="stands there twice"):
         Replay(NODE, SUITE, folder)
+
+
+# --- figures of repeated rows ---
+
+
+@pytest.mark.parametrize("strategies", [["conccl"], list(STRATEGIES)], ids=["one strategy", "all"])
+def test_figures_count_scenarios_whatever_the_repetitions(folder, strategies):
+    rows = replay(strategies=strategies)
+    once = rows[rows["repetition"] == 1]  # the median
+    assert len(taxonomy.one_each(rows)) == len(SCENARIOS)
+    assert taxonomy.finding(rows) == taxonomy.finding(once)
+    assert taxonomy.finding_ideal(rows) == taxonomy.finding_ideal(once)
+    assert ladder.finding_scenarios(rows, strategies) == ladder.finding_scenarios(once, strategies)
+
+
+def test_a_scenario_on_a_border_has_the_class_of_its_medians(folder):
+    rows = replay(strategies=["conccl"])
+    first = rows["scenario"] == SCENARIOS[0].name
+    gemm_s = [1.0, 1.16, 1.20]  # times the collective's: G-long in two of three repetitions
+    rows.loc[first, "gemm_alone_s"], rows.loc[first, "collective_alone_s"] = gemm_s, 1.0
+    rows.loc[first, "length_class"] = ["GC-equal", "G-long", "G-long"]
+    assert taxonomy.one_each(rows)["length_class"].iloc[0] == "G-long"
+    assert taxonomy.one_each(rows)["ideal"].iloc[0] == pytest.approx(1 + 1 / 1.16)
+    table = partition.with_rule(replay(strategies=["c3_base", "c3_sp"]))
+    assert len(table) == 2 * len(SCENARIOS)
+    figure = ladder.per_scenario(rows, ["conccl"])
+    drawn = [line for line in figure.axes[0].lines if line.get_label() == "conccl"]
+    assert len(drawn[0].get_xdata()) == len(SCENARIOS) / 2
+
+
+def test_every_stamp_of_the_node_says_whose_view_it_is(folder):
+    stamp = style.stamp_of(ladder.ladder(replay(repeats=1)))
+    assert stamp.startswith("measured · h200_1 · ")
+    assert stamp.count("one rank's view over the host link") == 1
+    other = style.stamp_of(ladder.ladder(ELSEWHERE))
+    assert "host link" not in other

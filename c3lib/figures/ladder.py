@@ -115,7 +115,7 @@ def dma_gain(rows: pd.DataFrame) -> dict[str, float]:
 def per_scenario(rows: pd.DataFrame, strategies: Sequence[str], note: str = "our shapes") -> Figure:
     """Figs. 8 and 10: speedup of every scenario under some strategies, sorted by what is possible (the grey tick)."""
     evidence = style.shown(rows)
-    rows = rows.groupby(["node", "scenario", "strategy", "collective", "length_class"], sort=False, as_index=False)[
+    rows = rows.groupby(["node", "scenario", "strategy", "collective"], sort=False, as_index=False)[
         ["speedup", "ideal"]
     ].median()
     rows = rows.assign(pair=pair_names(rows))
