@@ -28,8 +28,8 @@ def run_suite(
 ) -> pd.DataFrame:
     """One row a scenario, strategy and repetition.
 
-    A deterministic backend (the model) is run once whatever ``repeats`` says: repeating it would only look like
-    evidence. Any other backend runs all arms interleaved, in an order shuffled by ``seed``.
+    A model is run once whatever ``repeats`` says: repeating it would only look like evidence. A backend on which
+    chance has a say runs all arms interleaved, in an order shuffled by ``seed``.
 
     Raises:
         C3Error: unknown node, suite, strategy or backend; ``repeats`` below 1; an empty suite; a scenario name or a
@@ -72,7 +72,8 @@ def _arms(
     backend: Backend, scenarios: list[Scenario], strategies: list[Strategy], repeats: int, seed: int
 ) -> list[tuple[list[Scenario], Strategy, int]]:
     if backend.deterministic:
-        return [(scenarios, how, 0) for how in strategies]
+        turns = repeats if backend.evidence == "measured" else 1
+        return [(scenarios, how, turn) for how in strategies for turn in range(turns)]
     # Scenario by scenario, because setting one up moves gigabytes; inside, every repetition is a shuffled round.
     rng = random.Random(seed)
     arms = []

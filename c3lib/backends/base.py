@@ -21,8 +21,8 @@ AD_HOC = "ad hoc"
 class Timings:
     """Seconds and CU counts of one strategy over some scenarios, arrays ``(scenarios,)``.
 
-    ``verified`` is True where every transferred byte was compared and right; ``path`` says which engine or kernel moved
-    the bytes and how that was established.
+    ``verified`` is True where every transferred byte was compared and right; ``path`` says, for all or for
+    each, which engine or kernel moved the bytes and how that was established.
     """
 
     gemm_alone_s: NDArray
@@ -32,7 +32,7 @@ class Timings:
     concurrent_s: NDArray
     cus_taken: NDArray
     verified: NDArray
-    path: str
+    path: str | Sequence[str]
     more: Mapping[str, NDArray] = field(default_factory=dict)
     """Further columns of a measured row, in order (see :mod:`c3lib.measured`)."""
 
@@ -51,8 +51,8 @@ class Backend(Protocol):
     """A backend for one node.
 
     ``suite`` is the name of the suite that is run, :data:`AD_HOC` for scenarios of no suite: what was measured is
-    found by it. A deterministic one is asked once for all scenarios of a strategy; any other once for each scenario,
-    strategy and repetition, in shuffled order.
+    found by it. A deterministic one is asked for all scenarios of a strategy at once (and, if it is a model, for one
+    repetition only); any other once for each scenario, strategy and repetition, in shuffled order.
     """
 
     name: str

@@ -26,7 +26,7 @@ class Replay:
 
     name = "replay"
     evidence = "measured"
-    deterministic = False
+    deterministic = True
 
     def __init__(self, node: Node, suite: str = AD_HOC, folder: Path = FOLDER) -> None:
         if suite == AD_HOC:
@@ -49,7 +49,7 @@ class Replay:
         """
         rows = [self._row(scenario, strategy.name, repetition) for scenario in scenarios]
         arrays: Any = {name: np.array([row[name] for row in rows]) for name in Timings.MAIN}
-        return Timings(**arrays, path="; ".join(dict.fromkeys(row["path"] for row in rows)))
+        return Timings(**arrays, path=[row["path"] for row in rows])
 
     def _row(self, scenario: Scenario, strategy: str, repetition: int) -> dict[str, Any]:
         row = self._rows.get((scenario.name, strategy, repetition))
