@@ -17,6 +17,9 @@ from c3lib.errors import C3Error, unknown
 from c3lib.files import ROOT, read_text, write_together
 from c3lib.hardware import EVIDENCE
 
+CODE = ("c3lib", "data/hardware", "data/suites")
+"""What a result depends on: a commit is marked ``-dirty`` when these differ from it (results themselves may)."""
+
 LIBRARIES = ("numpy", "scipy", "pandas", "torch", "cuda-core", "cuda-bindings", "hip-python")
 
 
@@ -50,7 +53,7 @@ def _commit() -> str:
         ).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno", "--", *CODE) else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

@@ -20,7 +20,9 @@ from c3lib.measure.regions import COMPUTE_BOUND, MEMORY_BOUND, equal_transfer
 
 GEMMS = (COMPUTE_BOUND[0], MEMORY_BOUND[0])
 BLOCKS = (4, 16, 32, 64)
-REPEATS = 3
+REPEATS = 5
+EVICT_NBYTES = 2**28
+"""Written before each range, several times the L2: nothing of what is counted is there by accident."""
 
 
 def arms() -> list[tuple[str, bool, Setting | None]]:
@@ -34,9 +36,11 @@ def arms() -> list[tuple[str, bool, Setting | None]]:
 def run(backend: CudaBackend) -> list[dict[str, Any]]:
     """Every arm of every GEMM, ``REPEATS`` times; returns what each range was."""
     cuda, told = backend.rig.cuda, []
+    scratch = cuda.torch.empty(EVICT_NBYTES, dtype=cuda.torch.uint8, device="cuda")
 
     @contextmanager
     def counted() -> Iterator[None]:
+        scratch.fill_(0)
         cuda.torch.cuda.synchronize()
         cuda.torch.cuda.cudart().cudaProfilerStart()
         try:
@@ -46,7 +50,8 @@ def run(backend: CudaBackend) -> list[dict[str, Any]]:
             cuda.torch.cuda.cudart().cudaProfilerStop()
 
     for gemm in GEMMS:
-        transfer = equal_transfer(backend, gemm)
+        # An all-to-all sends every byte once: what it reads of device memory is its payload, cached or not.
+        transfer = equal_transfer(backend, gemm, "all-to-all")
         backend.rig.load(gemm, build_plan(transfer.kind, transfer.nbytes, transfer.ranks, "host"))
         for repetition in range(REPEATS):
             for name, has_gemm, how in arms():

@@ -115,7 +115,7 @@ def isolated(backend: CudaBackend) -> list[Group]:
     return groups
 
 
-def equal_transfer(backend: CudaBackend, gemm: Gemm) -> Transfer:
+def equal_transfer(backend: CudaBackend, gemm: Gemm, kind: str = "all-gather") -> Transfer:
     """A transfer that takes the library's kernel about as long as the GEMM takes, by the node's constants."""
     import numpy as np
 
@@ -124,7 +124,7 @@ def equal_transfer(backend: CudaBackend, gemm: Gemm) -> Transfer:
     node = backend.node
     seconds = gemm_time_s(gemm_batch(gemm.m, gemm.n, gemm.k, 2, node), np.array(node.gpu.cus), node).item()
     nbytes = seconds * node.link.cu_gbs * 1e9 * node.ranks / (node.ranks - 1)
-    return Transfer(max(1, round(nbytes / 2**20)) * 2**20)
+    return Transfer(max(1, round(nbytes / 2**20)) * 2**20, kind=kind)
 
 
 def order(backend: CudaBackend) -> list[Group]:
