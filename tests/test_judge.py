@@ -238,3 +238,13 @@ def test_the_finding_names_the_targets_and_a_naive_rule_that_does_better(tmp_pat
     beaten = figures.finding(judged(tmp_path, concurrent_s=serial))
     assert "**missed**" in beaten
     assert "A naive rule does better for c3_base" in beaten
+
+
+def test_the_finding_names_where_a_naive_rule_is_as_good(perfect):
+    """The model is off by 1 % and 3 % in turn, a naive rule by a little more than the mean of these everywhere."""
+    turn = perfect["scenario"].map({scenario.name: place % 2 for place, scenario in enumerate(SCENARIOS)})
+    naive = np.where(perfect["predictor"] == "max", 0.0202, 0.5)
+    rows = perfect.assign(error=np.where(perfect["predictor"] == "model", 0.01 + 0.02 * turn, naive))
+    assert figures.finding(rows).endswith(f"No better than a naive rule, within the interval: {', '.join(STRATEGIES)}.")
+    clear = rows.assign(error=rows["error"].mask(rows["predictor"] == "max", 0.04))
+    assert "naive" not in figures.finding(clear)

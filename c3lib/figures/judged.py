@@ -126,12 +126,16 @@ def finding(judged: pd.DataFrame) -> style.Finding:
         where = "over all" if row["group"] == "all" else f"for the {row['group']}"
         text += f" Target {where}, at most {row['target']:.0%}: {row['mean']:.1%}, {met}."
     strategies = given[given["by"] == "strategy"].xs("model", level="predictor")
-    worse = strategies["mean"] > given[given["by"] == "strategy"].xs("max", level="predictor")["mean"]
-    worse |= strategies["mean"] > given[given["by"] == "strategy"].xs("sum", level="predictor")["mean"]
+    naive = pd.concat([given.xs(name, level="predictor")["mean"] for name in ("max", "sum")], axis=1)
+    naive = naive.min(axis=1)[strategies.index]
     text += f" Worst strategy: {strategies['mean'].idxmax()} ({strategies['mean'].max():.1%}); worst case: "
     text += f"{whole['worst_case']}, off by {whole['worst']:.0%}."
+    worse = naive < strategies["mean"]
     if worse.any():
-        text += f" **A naive rule does better for {', '.join(worse.index[worse])}.**"
+        text += f" **A naive rule does better for {', '.join(naive.index[worse])}.**"
+    tied = ~worse & (naive <= strategies["high"])
+    if tied.any():
+        text += f" No better than a naive rule, within the interval: {', '.join(naive.index[tied])}."
     return style.Finding(text)
 
 
