@@ -82,7 +82,8 @@ def _own_alone_s(swept: pd.DataFrame, suite: pd.DataFrame, node: str, folder: Pa
     if found.notna().all():
         return found
     rows, _ = read_measured(node, "isolated", folder)
-    rows = rows[(rows["transport"] == "sm_kernel") & rows["gemm_s"].isna() & (rows["direction"] == "both")]
+    alone = rows["verified"] & (rows["transport"] == "sm_kernel") & rows["gemm_s"].isna()
+    rows = rows[alone & (rows["direction"] == "both")]
     size = rows.groupby("total_bytes")["blocks"].nunique().idxmax() if len(rows) else 0
     time_s = rows[rows["total_bytes"] == size].groupby("blocks")["transfer_s"].median()
     library = [load_node(node).library[kind].default_cus for kind in swept["collective"]]

@@ -107,6 +107,13 @@ def test_isolated_times_of_blocks_that_the_suite_did_not_run_follow_the_isolated
     assert swept["own_alone_s"].to_numpy() == pytest.approx((library * np.where(swept["blocks"] == 2, 2, 1)).to_numpy())
 
 
+def test_a_sweep_of_another_suite_is_left_out(tmp_path):
+    judged(tmp_path, sweep=serial)
+    table, _ = read_measured(NODE.name, "sweep", tmp_path)
+    write(tmp_path, table.assign(suite="another"), "sweep")
+    assert set(judge(NODE.name, SUITE, tmp_path)["table"]) == {"suite"}
+
+
 def test_blocks_that_were_never_measured_alone_are_named(tmp_path):
     judged(tmp_path, sweep=serial)
     table, _ = read_measured(NODE.name, "isolated", tmp_path)
