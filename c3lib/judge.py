@@ -174,15 +174,19 @@ def scorecard(judged: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     )
 
 
+def by_scenario(rows: pd.DataFrame) -> pd.Series:
+    """Mean absolute error of each scenario over its configurations."""
+    return rows["error"].abs().groupby(rows["scenario"]).mean()
+
+
 def _score(rows: pd.DataFrame, seed: int) -> dict:
-    errors = rows["error"].abs()
-    by_scenario = errors.groupby(rows["scenario"]).mean()
-    low, high = metrics.bootstrap_interval(by_scenario, seed=seed)
+    errors, means = rows["error"].abs(), by_scenario(rows)
+    low, high = metrics.bootstrap_interval(means, seed=seed)
     worst = rows.loc[errors.idxmax()]
     return {
         "configurations": len(rows),
-        "scenarios": len(by_scenario),
-        "mean": by_scenario.mean(),
+        "scenarios": len(means),
+        "mean": means.mean(),
         "low": low,
         "high": high,
         "median": errors.median(),

@@ -212,7 +212,11 @@ def with_sweep(tmp_path_factory):
     return judged(tmp_path_factory.mktemp("sweep"), sweep=longer)
 
 
-@pytest.mark.parametrize("draw", [figures.ratios, figures.errors], ids=lambda draw: draw.__name__)
+def drawn_errors(rows):
+    return figures.errors(rows, scorecard(rows))
+
+
+@pytest.mark.parametrize("draw", [figures.ratios, drawn_errors], ids=lambda draw: draw.__name__)
 def test_figures_say_that_two_kinds_of_evidence_are_compared_and_whose_view_it_is(draw, with_sweep, perfect):
     stamp = style.stamp_of(draw(with_sweep))
     assert stamp.startswith("modelled against measured · h200_1 · ")
@@ -238,11 +242,11 @@ def test_a_figure_refuses_rows_without_a_byte_check(perfect):
 
 
 def test_the_finding_names_the_targets_and_a_naive_rule_that_does_better(tmp_path, perfect):
-    text = figures.finding(perfect)
+    text = figures.finding(scorecard(perfect))
     assert "the model misses 180 measured concurrent times by 0.0% on average" in text
     assert "Target over all, at most 8%: 0.0%, met." in text
     assert "naive" not in text
-    beaten = figures.finding(judged(tmp_path, concurrent_s=serial))
+    beaten = figures.finding(scorecard(judged(tmp_path, concurrent_s=serial)))
     assert "**missed**" in beaten
     assert "A naive rule does better for c3_base" in beaten
 
@@ -252,6 +256,8 @@ def test_the_finding_names_where_a_naive_rule_is_as_good(perfect):
     turn = perfect["scenario"].map({scenario.name: place % 2 for place, scenario in enumerate(SCENARIOS)})
     naive = np.where(perfect["predictor"] == "max", 0.0202, 0.5)
     rows = perfect.assign(error=np.where(perfect["predictor"] == "model", 0.01 + 0.02 * turn, naive))
-    assert figures.finding(rows).endswith(f"No better than a naive rule, within the interval: {', '.join(STRATEGIES)}.")
+    assert figures.finding(scorecard(rows)).endswith(
+        f"No better than a naive rule, within the interval: {', '.join(STRATEGIES)}."
+    )
     clear = rows.assign(error=rows["error"].mask(rows["predictor"] == "max", 0.04))
-    assert "naive" not in figures.finding(clear)
+    assert "naive" not in figures.finding(scorecard(clear))

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from c3lib.figures import style
-from c3lib.judge import TARGETS, TRANSPORTS, WAYS, scorecard, verdicts
+from c3lib.judge import TARGETS, TRANSPORTS, WAYS, by_scenario, verdicts
 from c3lib.strategy import STRATEGIES
 
 NAME = {"max": "max(Tg, Tc)", "model": "model", "sum": "Tg + Tc"}
@@ -29,7 +29,6 @@ def ratios(judged: pd.DataFrame, way: str = "isolated") -> Figure:
     """
     style.shown(judged)
     rows = judged[judged["way"] == way].assign(ratio=lambda table: table["error"] + 1)
-    scores = scorecard(rows).set_index(["group", "predictor"])
     there = [name for name in TRANSPORTS if (rows["transport"] == name).any()]
     figure, axes = style.canvas(
         len(there), len(NAME), height_in=0.9 + 2.1 * len(there), sharex=True, sharey=True, squeeze=False
@@ -42,8 +41,8 @@ def ratios(judged: pd.DataFrame, way: str = "isolated") -> Figure:
             for name, cases in part.groupby("strategy", sort=False):
                 for table, look in (("sweep", {"ms": 2.2, "alpha": 0.45}), ("suite", {"ms": 4})):
                     _points(axis, cases[cases["table"] == table], style.STRATEGY[str(name)], look)
-            score = scores.loc[(TRANSPORTS[transport], predictor)]
-            axis.set_title(f"{NAME[predictor]}: {score['mean']:.1%} off")
+            mean = by_scenario(part[part["table"] == "suite"]).mean()
+            axis.set_title(f"{NAME[predictor]}: {mean:.1%} off")
         line[-1].text(1.01, 1, f"±{BAND:.0%}", transform=line[-1].get_yaxis_transform(), va="center", color=style.GREY)
         line[0].set_ylabel(f"{TRANSPORTS[transport]}\npredicted / measured")
     for axis in axes[-1]:
@@ -76,10 +75,12 @@ def _points(axis, cases: pd.DataFrame, colour: str, look: dict) -> None:
 
 
 @style.styled
-def errors(judged: pd.DataFrame) -> Figure:
-    """Mean absolute error by group with its bootstrap interval: the model beside the naive rules, both ways."""
+def errors(judged: pd.DataFrame, scores: pd.DataFrame) -> Figure:
+    """Mean absolute error by group with its bootstrap interval: the model beside the naive rules, both ways.
+
+    ``scores``: the scorecard of ``judged``.
+    """
     style.shown(judged)
-    scores = scorecard(judged)
     groups = scores[["by", "group"]].drop_duplicates().reset_index(drop=True)
     place = -(np.arange(len(groups)) + 0.6 * (groups["by"] != groups["by"].shift()).cumsum().to_numpy())
     where = dict(zip(groups["group"], place, strict=True))
@@ -108,9 +109,8 @@ def errors(judged: pd.DataFrame) -> Figure:
     return figure
 
 
-def finding(judged: pd.DataFrame) -> style.Finding:
+def finding(scores: pd.DataFrame) -> style.Finding:
     """How far off the model and the naive rules are, whether the targets are met, where the model is worst."""
-    scores = scorecard(judged)
     given = scores[scores["way"] == "isolated"].set_index(["group", "predictor"])
     alone = scores[scores["way"] == "constants"].set_index(["group", "predictor"])
     whole = given.loc[("all", "model")]
@@ -139,8 +139,7 @@ def finding(judged: pd.DataFrame) -> style.Finding:
     return style.Finding(text)
 
 
-def shown_table(judged: pd.DataFrame) -> pd.DataFrame:
+def shown_table(scores: pd.DataFrame) -> pd.DataFrame:
     """The scorecard as a reader wants it: errors in percent."""
-    scores = scorecard(judged)
     numbers = ["mean", "low", "high", "median", "p90", "bias", "worst"]
     return scores.assign(**(scores[numbers] * 100).round(1)).rename(columns={name: f"{name} %" for name in numbers})
