@@ -13,9 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from c3lib.constants import EVIDENCE
 from c3lib.errors import C3Error, unknown
 from c3lib.files import ROOT, read_text, write_together
-from c3lib.hardware import EVIDENCE
 
 CODE = ("c3lib", "data/hardware", "data/suites")
 """What a result depends on: a commit is marked ``-dirty`` when these differ from it (results themselves may)."""

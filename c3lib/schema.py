@@ -9,9 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pandera.pandas as pa
 
+from c3lib.constants import EVIDENCE
 from c3lib.errors import C3Error
 from c3lib.files import read_text
-from c3lib.hardware import COLLECTIVES, EVIDENCE
+from c3lib.hardware import COLLECTIVES
 
 _text = lambda **more: pa.Column(str, coerce=True, **more)  # noqa: E731
 _finite = pa.Check.in_range(-sys.float_info.max, sys.float_info.max, error="finite")

@@ -9,8 +9,9 @@ from model_cases import MI300X, NODES, cases, random_batch, strategy_list
 
 from c3lib.model import blame
 from c3lib.model.blame import BLAME_TITLES, blame_s
-from c3lib.model.contention import MECHANISMS, Mechanisms, predict
+from c3lib.model.contention import predict
 from c3lib.model.kernels import batch
+from c3lib.model.shared_gpu import MECHANISMS, Mechanisms
 from c3lib.strategy import STRATEGIES, strategy
 from c3lib.suites import load_suite
 from c3lib.workload import Collective, Gemm, Scenario

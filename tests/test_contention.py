@@ -14,8 +14,9 @@ from model_cases import MI300X, NODES, cases, random_batch, strategy_list
 
 from c3lib.errors import C3Error
 from c3lib.model import contention, fluid, kernels
-from c3lib.model.contention import COLLECTIVE, HEAD, MECHANISMS, TAIL, Mechanisms, predict
+from c3lib.model.contention import predict
 from c3lib.model.kernels import CollectiveBatch, GemmBatch, batch
+from c3lib.model.shared_gpu import COLLECTIVE, HEAD, MECHANISMS, TAIL, Mechanisms
 from c3lib.strategy import STRATEGIES, strategy
 from c3lib.suites import load_suite
 from c3lib.workload import Collective, Gemm, Scenario

@@ -11,8 +11,9 @@ import c3lib
 from c3lib.errors import C3Error
 from c3lib.explain import Outcome, explain
 from c3lib.hardware import load_node
-from c3lib.model.contention import MECHANISMS, predict
+from c3lib.model.contention import predict
 from c3lib.model.kernels import batch
+from c3lib.model.shared_gpu import MECHANISMS
 from c3lib.strategy import STRATEGIES
 from c3lib.terminal import to_json
 from c3lib.workload import Collective, Gemm, Scenario

@@ -399,5 +399,5 @@ def test_a_notebook_shows_what_was_measured(name, figures, project, tmp_path):
 @pytest.mark.parametrize("name", ["10_h200_c3", "11_premise_counters"])
 def test_on_a_node_that_was_not_measured_a_notebook_says_so(name, tmp_path):
     with pytest.raises(C3Error, match="was measured on h200_8; there is nothing: c3 measure --node h200_8"):
-        run(ROOT / "notebooks" / f"{name}.ipynb", tmp_path / "out", tmp_path / "build", {"node": "h200_8"})
+        run(ROOT / "notebooks" / f"{name}.ipynb", tmp_path / "out", tmp_path / "build", {"machine": "h200_8"})
     assert not (tmp_path / "out").exists()

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from model_cases import H200, MI300X, NODES
 
+from c3lib.constants import EVIDENCE
 from c3lib.errors import C3Error
 from c3lib.files import DATA
-from c3lib.hardware import EVIDENCE, SECTIONS, load_node, node_names
+from c3lib.hardware import SECTIONS, load_node, node_names
 
 TEXT = (DATA / "hardware" / "mi300x_8.toml").read_text()
 

@@ -160,7 +160,7 @@ def test_engines_are_limited_by_the_gpu():
 
 
 @pytest.mark.parametrize(
-    ("name", "links"), [("mi300x_8", 7 * 48), ("h200_1", 55), ("h200_2", 18 * 21.8), ("h200_8", None)]
+    ("name", "links"), [("mi300x_8", 7 * 48), ("h200_1", 50.7), ("h200_2", 18 * 21.8), ("h200_8", None)]
 )
 def test_links_of_each_topology(name, links):
     node = NODES[name]

@@ -10,7 +10,8 @@ from c3lib.figures import style
 from c3lib.hardware import load_node
 from c3lib.model import fluid, kernels, sharing
 from c3lib.model.blame import blame_s
-from c3lib.model.contention import MECHANISMS, Mechanisms, predict
+from c3lib.model.contention import predict
+from c3lib.model.shared_gpu import MECHANISMS, Mechanisms
 from c3lib.strategy import STRATEGIES
 from c3lib.suites import load_suite
 

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from c3lib.hardware import Node
-from c3lib.model.contention import MECHANISMS, Mechanisms, best_split, predict
+from c3lib.model.contention import best_split, predict
 from c3lib.model.kernels import CollectiveBatch, GemmBatch
+from c3lib.model.shared_gpu import MECHANISMS, Mechanisms
 from c3lib.strategy import Strategy
 
 BLAME_TITLES = {

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from c3lib import metrics
+from c3lib.constants import Constant
 from c3lib.errors import C3Error, unknown
-from c3lib.hardware import SECTIONS, Constant, Node
+from c3lib.hardware import SECTIONS, Node
 from c3lib.model import kernels
 from c3lib.model.contention import predict
 from c3lib.strategy import STRATEGIES

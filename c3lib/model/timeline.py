@@ -6,7 +6,8 @@ import pandas as pd
 
 from c3lib.hardware import Node
 from c3lib.model import fluid, kernels
-from c3lib.model.contention import COLLECTIVE, HEAD, TAIL, Phase, SharedGpu, predict
+from c3lib.model.contention import predict
+from c3lib.model.shared_gpu import COLLECTIVE, HEAD, TAIL, Phase, SharedGpu
 from c3lib.strategy import strategy
 from c3lib.workload import Scenario
 
