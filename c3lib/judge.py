@@ -62,7 +62,16 @@ def cases(node: str, suite: str, folder: Path = FOLDER) -> pd.DataFrame:
         more["own_alone_s"] = _own_alone_s(more, table, node, folder)
         table = pd.concat([table, more.assign(table="sweep")], ignore_index=True)
     classes = {name: length_class(*alone.loc[name]) for name in alone.index}
-    return table.assign(length_class=table["scenario"].map(classes), node=node, evidence="measured", verified=True)
+    table = table.assign(length_class=table["scenario"].map(classes), held_out=~table["gemm"].isin(_seen(node, folder)))
+    return table.assign(node=node, evidence="measured", verified=True)
+
+
+def _seen(node: str, folder: Path) -> set[str]:
+    """GEMMs of the table ``order``, which a node's interference coefficients were read from; others are held out."""
+    if not table_path(node, "order", folder).is_file():
+        return set()
+    rows, _ = read_measured(node, "order", folder)
+    return set(rows["gemm"])
 
 
 def _medians(rows: pd.DataFrame, times: list[str]) -> pd.DataFrame:
@@ -153,7 +162,8 @@ def judge(node: str, suite: str, folder: Path = FOLDER) -> pd.DataFrame:
 def scorecard(judged: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """Absolute errors by group: one row a way, group and predictor.
 
-    Groups (``by``, ``group``): over ``all``, the ``suite`` and the ``sweep``; of the suite's rows each transport,
+    Groups (``by``, ``group``): over ``all``, the ``suite``, the ``sweep`` and what is ``held out`` (GEMMs that are not
+    in the table ``order``, which the interference coefficients were read from); of the suite's rows each transport,
     strategy and class (bound and length); of the sweep's each way to withhold SMs. ``mean`` is over scenarios, of each
     one's mean over its configurations, so that none counts more for having been run in more ways; ``low`` and ``high``
     its bootstrap 95 % interval over scenarios. ``median``, ``p90`` and ``worst`` (``worst_case``) are over
@@ -163,6 +173,7 @@ def scorecard(judged: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     bound_class = suite["bound"] + "-bound, " + suite["length_class"]
     swept = judged[judged["table"] == "sweep"]
     parts = [("over", "all", judged), *(("over", name, part) for name, part in judged.groupby("table"))]
+    parts += [("over", "held out", judged[judged["held_out"]])] if judged["held_out"].any() else []
     parts += [("transport", TRANSPORTS[str(name)], part) for name, part in suite.groupby("transport")]
     parts += [("strategy", name, suite[suite["strategy"] == name]) for name in STRATEGIES]
     parts += [("class", name, part) for name, part in suite.groupby(bound_class)]

@@ -143,6 +143,7 @@ def test_scores_by_hand():
             "partition": ["none", "none", "sm target"],
             "bound": ["compute", "memory", "memory"],
             "length_class": ["G-long", "C-long", "C-long"],
+            "held_out": [False, True, True],
             "way": "isolated",
             "predictor": "model",
             "error": [-0.1, 0.2, -0.4],
@@ -161,6 +162,8 @@ def test_scores_by_hand():
     assert scores.loc["copy engine", "worst_case"] == "a conccl"
     assert scores.loc["memory-bound, C-long", "mean"] == pytest.approx(0.2)
     assert scores.loc["sweep, SM target", "mean"] == pytest.approx(0.4)
+    assert scores.loc["held out", "mean"] == pytest.approx(0.3)
+    assert "held out" not in set(scorecard(rows.assign(held_out=False))["group"])
     assert "c3_sp" not in scores.index
     found = {row["group"]: row["met"] for row in verdicts(scorecard(rows))}
     assert found == {"all": False, "copy engine": False}

@@ -111,7 +111,8 @@ def counters(rows: pd.DataFrame) -> Figure:
             for end in ("least", "most"):
                 axis.plot(part[end] * 100, y, color=colour, ls="none", marker=style.BOUND_MARKER[bound], ms=4.5, mew=0)
             for height, row in zip(y, part.itertuples(), strict=True):
-                text = f"{row.least * 100:+.1f} to {row.most * 100:+.1f}"
+                ends = dict.fromkeys(f"{round(end * 100, 1) + 0.0:+.1f}" for end in (row.least, row.most))  # no -0.0
+                text = " to ".join(ends)
                 axis.text(right * 1.06, height, text, va="center", fontsize=7.5, color=colour)
         axis.axvline(0, color="#444444", lw=0.9)
         axis.axvspan(-LIMIT * 100, LIMIT * 100, color=style.FAINT, alpha=0.8, lw=0, zorder=0)
@@ -123,7 +124,7 @@ def counters(rows: pd.DataFrame) -> Figure:
     for place, bound in enumerate(bounds):
         symbol = {"o": "●", "^": "▲"}[style.BOUND_MARKER[bound]]
         look = {"ha": "right", "va": "top", "weight": "bold", "fontsize": 8.5, "color": style.BOUND[bound]}
-        axes[0].text(0.99, 0.99 - 0.075 * place, f"{symbol} {bound}-bound", transform=axes[0].transAxes, **look)
+        axes[0].text(0.93, 0.99 - 0.075 * place, f"{symbol} {bound}-bound", transform=axes[0].transAxes, **look)
     stamp(figure, rows, f"{table['gemm'].nunique()} GEMMs")
     return figure
 
