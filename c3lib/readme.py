@@ -1,4 +1,4 @@
-"""Writes the generated part of README.md, the table of claims: ``python -m c3lib.readme``."""
+"""Writes the generated parts of README.md, the ladder and the table of claims: ``python -m c3lib.readme``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from c3lib.files import ROOT, read_text, write_text
 
 BEGIN = "<!-- claims: written by `python -m c3lib.readme`, checked by a test -->\n"
 END = "<!-- claims end -->"
+LADDER_BEGIN = "<!-- ladder: written by `python -m c3lib.readme`, checked by a test -->\n"
+LADDER_END = "<!-- ladder end -->"
+MEASURED = ("h200_1", "conccl30_host")
+"""The machine and the suite whose measured ladder the README shows."""
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -33,19 +37,47 @@ def markdown(table: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
+def ladder_markdown(table: pd.DataFrame) -> str:
+    """:func:`c3lib.figures.beside.beside` as a Markdown table."""
+    from c3lib.figures.beside import CALIBRATED, HIGH, LOW, MODELLED, REPORTED
+
+    measured = next(name for name in table if name.startswith("measured"))
+    lines = [f"| strategy | {REPORTED} | {MODELLED} | {measured} |", "|---|---|---|---|"]
+    for row in table.to_dict("records"):
+        reported = "-" if pd.isna(row[REPORTED]) else f"{row[REPORTED]:.2f}"
+        modelled = f"{row[MODELLED]:.2f}" + (" (calibrated)" if row[CALIBRATED] else "")
+        found = f"{row[measured]:.2f} [{row[LOW]:.2f}, {row[HIGH]:.2f}]"
+        lines.append(f"| `{row['strategy']}` | {reported} | {modelled} | {found} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_block(text: str, begin: str, end: str, content: str) -> str:
+    """README text with what stands between two markers replaced. Raises :class:`C3Error` when they are missing."""
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise C3Error(f"README.md: needs the lines {begin.strip()} and {end} once each")
+    head, rest = text.split(begin)
+    return head + begin + content + end + rest.split(end)[1]
+
+
 def with_claims(text: str, table: pd.DataFrame) -> str:
-    """README text with its claims block replaced. Raises :class:`C3Error` when the markers are missing."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise C3Error(f"README.md: needs the lines {BEGIN.strip()} and {END} once each")
-    head, rest = text.split(BEGIN)
-    return head + BEGIN + markdown(table) + END + rest.split(END)[1]
+    """README text with its claims block replaced."""
+    return with_block(text, BEGIN, END, markdown(table))
+
+
+def with_ladder(text: str) -> str:
+    """README text with its ladder replaced."""
+    from c3lib.figures.beside import beside
+    from c3lib.measured import read_measured
+
+    rows, _ = read_measured(*MEASURED)
+    return with_block(text, LADDER_BEGIN, LADDER_END, ladder_markdown(beside(rows)))
 
 
 def main(path: Path = ROOT / "README.md") -> None:
     """Bring README.md up to date."""
     from c3lib.claims import claims_table
 
-    write_text(path, with_claims(read_text(path), claims_table()))
+    write_text(path, with_ladder(with_claims(read_text(path), claims_table())))
 
 
 if __name__ == "__main__":

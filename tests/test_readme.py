@@ -7,8 +7,10 @@ import pytest
 
 from c3lib.claims import claims_table
 from c3lib.errors import C3Error
+from c3lib.figures.beside import beside
 from c3lib.files import ROOT
-from c3lib.readme import BEGIN, END, markdown, with_claims
+from c3lib.measured import read_measured
+from c3lib.readme import BEGIN, END, LADDER_BEGIN, MEASURED, ladder_markdown, markdown, with_claims, with_ladder
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = [
@@ -75,3 +77,26 @@ def test_table_follows_the_claims():
 def test_missing_markers_are_named():
     with pytest.raises(C3Error, match="claims end"):
         with_claims(TEXT.replace(END, ""), claims_table())
+
+
+# --- the ladder ---
+
+
+def test_the_ladder_is_the_generated_one():
+    assert with_ladder(TEXT) == TEXT
+
+
+def test_the_ladder_says_of_each_number_what_it_is():
+    rows, _ = read_measured(*MEASURED)
+    table = beside(rows)
+    text = ladder_markdown(table)
+    assert text.splitlines()[0].count("reported") == text.splitlines()[0].count("modelled") == 1
+    assert f"measured, {MEASURED[0]}" in text.splitlines()[0]
+    assert text.count("(calibrated)") == table["calibrated on it"].sum() == 2
+    for row in table.to_dict("records"):
+        assert row["low"] <= row[f"measured, {MEASURED[0]}"] <= row["high"]
+
+
+def test_a_readme_without_the_markers_of_the_ladder_is_refused():
+    with pytest.raises(C3Error, match="ladder"):
+        with_ladder(TEXT.replace(LADDER_BEGIN, ""))
