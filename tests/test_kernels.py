@@ -156,7 +156,7 @@ def test_engines_are_limited_by_the_gpu():
     """A host-link node has 2 peer engines for 7 peers: 7 commands, but only one further engine."""
     collective = transfer("all-gather", 2**20, H200)
     assert kernels.dma_engines(collective, H200) == 2
-    assert kernels.dma_latency_s(collective, H200) == pytest.approx((5.0 + 7 * 1.5 + 1.0) * 1e-6)
+    assert kernels.dma_latency_s(collective, H200) == pytest.approx((3.7 + 7 * 1.1 + 1.0) * 1e-6)
 
 
 @pytest.mark.parametrize(
