@@ -6,9 +6,9 @@ import time
 from functools import partial
 from typing import Any
 
-from c3lib.backends.cuda import CudaBackend
+from c3lib.backends.cuda import CudaBackend, describe
 from c3lib.cuda.health import read_health
-from c3lib.cuda.partition import partition, streams
+from c3lib.cuda.partition import streams
 from c3lib.cuda.rig import Setting
 from c3lib.cuda.transport import new_event
 from c3lib.measure.rounds import Group
@@ -53,7 +53,6 @@ def _arm(backend: CudaBackend, scenario: Scenario, arm: str, repetition: int) ->
     region = rig.run(how)  # warm, and the bytes of one run checked
     runs, seconds, joules, state = _loop(backend, how, serial, region.times.end_s)
     check = rig.buffers.check(rig.turn)
-    split = partition(rig.cuda, how.withheld if how.green else 0)
     return [
         {
             "node": backend.node.name,
@@ -62,14 +61,7 @@ def _arm(backend: CudaBackend, scenario: Scenario, arm: str, repetition: int) ->
             "gemm": str(scenario.gemm),
             "bound": scenario.gemm.bound(backend.node.gpu),
             "strategy": arm,
-            "transport": how.transport,
-            "batched": how.batched and not how.blocks,
-            "blocks": how.blocks,
-            "first": "gemm" if how.gemm_first else "transfer",
-            "high_priority": how.high,
-            "sms_asked": how.withheld,
-            "sms_granted": split.granted if how.green else how.withheld,
-            "partition": how.partition,
+            **describe(how, region),
             "repetition": repetition,
             "runs": runs,
             "seconds_per_run": seconds / runs,
