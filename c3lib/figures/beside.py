@@ -26,9 +26,9 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
             REPORTED: modelled["reported"],
             MODELLED: modelled["fraction_of_ideal"],
             CALIBRATED: modelled["status"].eq("calibrated"),
-            MEASURED.format(rows["node"].iloc[0]): found["fraction_of_ideal"],
-            LOW: found["low"],
-            HIGH: found["high"],
+            MEASURED.format(rows["node"].iloc[0]): found["own_fraction"],
+            LOW: found["own_low"],
+            HIGH: found["own_high"],
         }
     )
     return table.loc[found.index].rename_axis("strategy").reset_index()

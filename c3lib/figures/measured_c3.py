@@ -20,11 +20,12 @@ DMA, BY_SM = (
 
 
 def rungs(rows: pd.DataFrame, by: tuple[str, ...] = ("strategy",)) -> pd.DataFrame:
-    """One row a strategy (and what else ``by`` names): fraction of ideal against own time and against library time.
+    """One row a strategy (and what else ``by`` names): fraction of ideal against library time and against own time.
 
-    ``fraction_of_ideal``, ``low``, ``high``, ``fraction_of_means``: against the time of the strategy's own transport
-    alone; the same with ``library_``: against the time of the SM kernel at the library's default blocks, which
-    ``c3_base`` uses. Means over scenarios of the medians of repetitions, with bootstrap 95 % intervals.
+    ``fraction_of_ideal``, ``low``, ``high``, ``fraction_of_means``: against the time of the SM kernel at the library's
+    default blocks, which ``c3_base`` uses; ``own_fraction``, ``own_low``, ``own_high``, ``own_fraction_of_means``:
+    against the time of the strategy's own transport alone. Means over scenarios of the medians of repetitions, with
+    bootstrap 95 % intervals.
     """
     style.shown(rows)
     rows = rows.sort_values("strategy", key=lambda names: names.map(list(STRATEGIES).index), kind="stable")
@@ -32,9 +33,11 @@ def rungs(rows: pd.DataFrame, by: tuple[str, ...] = ("strategy",)) -> pd.DataFra
     speedup = realised_speedup(*alone, rows["concurrent_s"])
     own = rows.assign(fraction_of_ideal=rows["own_fraction"], ideal=ideal_speedup(*alone), speedup=speedup)
     keys, numbers = list(by), ["fraction_of_ideal", "low", "high", "fraction_of_means"]
-    library = summarise(rows, by)[[*keys, *numbers]].rename(columns={name: f"library_{name}" for name in numbers})
-    columns = [*keys, "scenarios", *numbers, "oracle", "evidence"]
-    table = summarise(own, by)[columns].merge(library, on=keys).assign(node=rows["node"].iloc[0])
+    names = {name: f"own_{name.removesuffix('_of_ideal')}" for name in numbers}
+    by_own = summarise(own, by)[[*keys, *numbers]].rename(columns=names)
+    by_library = summarise(rows, by)[[*keys, "scenarios", *numbers, "oracle", "evidence"]]
+    table = by_own.merge(by_library, on=keys).assign(node=rows["node"].iloc[0])
+    table = table[[*keys, "scenarios", *names.values(), *numbers, "oracle", "evidence", "node"]]
     return table.assign(setting=[_setting(rows[rows["strategy"] == name]) for name in table["strategy"]])
 
 
@@ -48,11 +51,11 @@ def _setting(rows: pd.DataFrame) -> str:
 def _draw_rungs(axis: Any, table: pd.DataFrame, right: float) -> None:
     for place, row in enumerate(table.iloc[::-1].itertuples()):
         colour = style.STRATEGY[row.strategy]
-        axis.plot([0, row.fraction_of_ideal], [place, place], color=colour, lw=9, alpha=0.22, solid_capstyle="butt")
-        axis.plot([row.low, row.high], [place, place], color=colour, lw=2)
-        axis.plot([row.fraction_of_ideal], [place], color=colour, **{**style.MODELLED, "ms": 8})
-        axis.plot([row.library_fraction_of_ideal], [place], ls="none", marker="|", ms=13, mew=1.6, color=colour)
-        axis.text(right, place, f"{row.fraction_of_ideal:.2f}", va="center", weight="bold", color=colour)
+        axis.plot([0, row.own_fraction], [place, place], color=colour, lw=9, alpha=0.22, solid_capstyle="butt")
+        axis.plot([row.own_low, row.own_high], [place, place], color=colour, lw=2)
+        axis.plot([row.own_fraction], [place], color=colour, **{**style.MODELLED, "ms": 8})
+        axis.plot([row.fraction_of_ideal], [place], ls="none", marker="|", ms=13, mew=1.6, color=colour)
+        axis.text(right, place, f"{row.own_fraction:.2f}", va="center", weight="bold", color=colour)
     axis.axvline(1, color="#444444", lw=0.9, ls=(0, (4, 2)))
     axis.axvline(0, color=style.FAINT, lw=0.9, zorder=0)
     axis.text(1, len(table) - 0.45, "ideal", ha="center", va="bottom", color="#444444")
@@ -60,7 +63,7 @@ def _draw_rungs(axis: Any, table: pd.DataFrame, right: float) -> None:
 
 
 def _ends(table: pd.DataFrame) -> tuple[float, float]:
-    values = table[["low", "high", "library_fraction_of_ideal"]]
+    values = table[["own_low", "own_high", "fraction_of_ideal"]]
     return min(0.0, float(values.min().min()) - 0.02), max(1.0, float(values.max().max())) + 0.04
 
 
@@ -72,7 +75,7 @@ def ladder(rows: pd.DataFrame) -> Figure:
     left, right = _ends(table)
     _draw_rungs(axis, table, right)
     for place, row in enumerate(table.iloc[::-1].itertuples()):
-        text = f"           [{row.low:.2f}, {row.high:.2f}], by library time {row.library_fraction_of_ideal:.2f}"
+        text = f"           [{row.own_low:.2f}, {row.own_high:.2f}], by library time {row.fraction_of_ideal:.2f}"
         axis.text(right, place, text, va="center", fontsize=8, color=style.GREY)
     names = [f"{row.strategy}{' (oracle)' * row.oracle}\n{row.setting}" for row in table.itertuples()]
     axis.set_yticks(range(len(table)), names[::-1], fontsize=8)
@@ -110,18 +113,18 @@ def finding_ladder(rows: pd.DataFrame) -> style.Finding:
     """The headline: the best DMA strategy against the best SM kernel, over all and by bound, with intervals."""
     table, split = rungs(rows).set_index("strategy"), rungs(rows, ("strategy", "bound"))
     names = [
-        max((n for n in group if n in table.index), key=lambda n: table.loc[n, "fraction_of_ideal"])
+        max((n for n in group if n in table.index), key=lambda n: table.loc[n, "own_fraction"])
         for group in (DMA, BY_SM)
     ]
     parts = []
     for name in names:
         row = table.loc[name]
         each = split[split["strategy"] == name].itertuples()
-        bounds = ", ".join(f"{part.bound}-bound {part.fraction_of_ideal:.2f}" for part in each)
+        bounds = ", ".join(f"{part.bound}-bound {part.own_fraction:.2f}" for part in each)
         parts.append(
-            f"{name}{' (an oracle)' if row['oracle'] else ''}: {row['setting']}, **{row['fraction_of_ideal']:.2f}** of "
-            f"ideal [{row['low']:.2f}, {row['high']:.2f}] against its own transport's time ({bounds}), "
-            f"{row['library_fraction_of_ideal']:.2f} by library time"
+            f"{name}{' (an oracle)' if row['oracle'] else ''}: {row['setting']}, **{row['own_fraction']:.2f}** of "
+            f"ideal [{row['own_low']:.2f}, {row['own_high']:.2f}] against its own transport's time ({bounds}), "
+            f"{row['fraction_of_ideal']:.2f} by library time"
         )
     text = "Best copy-engine strategy, " + parts[0] + ".  \nBest SM-kernel strategy, " + parts[1] + "."
     text += _beyond(rows, names[0])
