@@ -152,6 +152,21 @@ def test_verified_measured_rows_are_shown_and_stamped_as_such():
 # --- style ---
 
 
+def test_a_long_stamp_lies_inside_the_figure():
+    figure, _ = style.canvas()
+    note = "all-gather; white line: break-even; blank: no such GEMM"
+    style.stamp(figure, "modelled", "h200_1", "1444 points", note, reported=True)
+    written, whole = figure.texts[0], figure.bbox
+    figure.draw_without_rendering()
+    extent = written.get_window_extent()
+    assert whole.x0 <= extent.x0 < extent.x1 <= whole.x1
+    assert whole.y0 <= extent.y0 < extent.y1 < figure.axes[0].get_tightbbox().y0  # below what is drawn
+    assert style.stamp_of(figure).count("\n") == 1
+    short, _ = style.canvas()
+    style.stamp(short, "modelled", "mi300x_8", "30 scenarios")
+    assert "\n" not in style.stamp_of(short)
+
+
 def test_a_figure_without_stamp_is_not_saved(tmp_path):
     figure, _ = style.canvas()
     with pytest.raises(C3Error, match="stamp"):
@@ -256,6 +271,21 @@ def test_findings_say_when_a_claim_fails():
     assert "missed" not in ladder.finding_ladder(rows)
     slow = rows.assign(fraction_of_ideal=rows["fraction_of_ideal"] * 0.5, speedup=rows["speedup"] * 0.8)
     assert "**missed**" in ladder.finding_ladder(slow)
+
+
+@pytest.mark.parametrize(
+    ("both", "verdict"), [(0.5, "**adds something**"), (0.405, "adds nothing to speak of"), (0.3, "**costs** (-0.100")]
+)
+def test_combining_priority_and_partition_may_gain_or_cost(both, verdict):
+    fractions = {"c3_base": 0.2, "c3_sp": 0.3, "c3_rp": 0.4, "c3_sp_rp": both}
+    rows = pd.DataFrame({"strategy": list(fractions), "fraction_of_ideal": list(fractions.values())})
+    assert f"combining them {verdict}" in partition.finding_distribution(rows.assign(scenario="a", node="h200_8"))
+
+
+def test_findings_of_rules_and_blame_are_marked_modelled():
+    scores = partition.score_rows("h200_8", count=2)
+    assert all("(modelled)" in line for line in partition.finding_losses(scores).splitlines() if line.startswith("- "))
+    assert blame.finding(blame.blame_rows("h200_8")).startswith("(modelled) ")
 
 
 def test_a_plan_that_is_not_proved_is_named():

@@ -93,7 +93,7 @@ def finding(rows: pd.DataFrame) -> style.Finding:
             f"{name} loses {total:.0%}, most to *{BLAME_TITLES[worst]}* ({means.loc[name, worst] / total:.0%} of it)"
         )
     gain = rows.loc[rows["share"] < -0.005]
-    text = "; ".join(parts) + "."
+    text = f"({rows['evidence'].iloc[0]}) " + "; ".join(parts) + "."
     if len(gain):
         top = gain.groupby("mechanism")["share"].mean().idxmin()
         text += f" Negative parts are gains: here above all *{BLAME_TITLES[top]}*."

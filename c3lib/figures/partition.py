@@ -99,7 +99,7 @@ def finding_distribution(table: pd.DataFrame) -> style.Finding:
     node = table["node"].iloc[0]
     known = reported(node)
     dual = means["c3_sp_rp"] - max(means["c3_sp"], means["c3_rp"])
-    nothing = "adds nothing to speak of" if dual < 0.01 else "**adds something**"
+    nothing = "**adds something**" if dual >= 0.01 else "**costs**" if dual <= -0.01 else "adds nothing to speak of"
     text = f"Priority reaches {means['c3_sp']:.2f} of ideal, the best partition {means['c3_rp']:.2f}; "
     text += f"combining them {nothing} ({dual:+.3f}" + (", reported: no gain)." if known else ").")
     spread = np.ptp(means[["c3_sp", "c3_rp", "c3_sp_rp"]])
@@ -182,7 +182,7 @@ def finding_losses(rows: pd.DataFrame) -> style.Finding:
     known = reported(node)
     for (label, rule), part in rows.groupby(["cases", "rule"], sort=False):
         worst = part.loc[part["loss"].idxmax()]
-        text = f"{label}, {RULES[rule]}: right in {int(part['hit'].sum())} of {len(part)}"
+        text = f"{label}, {RULES[rule]} ({part['evidence'].iloc[0]}): right in {int(part['hit'].sum())} of {len(part)}"
         if worst["loss"] > 0:
             text += f", at worst {worst['loss']:.1%} behind ({worst['scenario']}: "
             text += f"{worst['chosen']} instead of {worst['best']})"

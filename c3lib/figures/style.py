@@ -22,6 +22,7 @@ from c3lib.hardware import load_node, node_names
 from c3lib.results import publishable
 
 WIDTH_IN, HEIGHT_IN, DPI = 6.5, 3.8, 150
+STAMP_PT = 7.5
 
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same letters
@@ -144,7 +145,18 @@ def stamp(figure: Figure, evidence: str, node: str, n: str, note: str = "our sha
     """Say in the lower right corner what kind of evidence a figure shows, for which node, from how many cases."""
     text = " · ".join(filter(None, (evidence, node, n, note, _view(node, note))))
     text += "  |  ◇ reported, arXiv 2412.14335" if reported else ""
-    figure.text(0.995, 0.008, text, ha="right", va="bottom", fontsize=7.5, color=GREY, gid="stamp")
+    written = figure.text(0.995, 0.008, text, ha="right", va="bottom", fontsize=STAMP_PT, color=GREY, gid="stamp")
+    if written.get_window_extent().x0 < 0.01 * figure.bbox.width:  # a margin, as letters differ a little by format
+        written.set_text(_two_lines(text))
+        room = 0.33 / figure.get_figheight()
+        figure.get_layout_engine().set(rect=(0, room, 1, 1 - room))
+
+
+def _two_lines(text: str, separator: str = " · ") -> str:
+    """The text broken at the separator that leaves the shorter of the longest lines."""
+    parts = text.split(separator)
+    ways = [[separator.join(parts[:count]), separator.join(parts[count:])] for count in range(1, len(parts))]
+    return "\n".join(min(ways, key=lambda lines: max(map(len, lines))))
 
 
 def _view(node: str, note: str) -> str:
