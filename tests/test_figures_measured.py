@@ -355,6 +355,22 @@ def test_one_counter_beside_one_gemm_refutes_the_premise():
     assert "the premise is **refuted**" in premise.finding_verdict(rows)
 
 
+def test_where_the_bounds_coincide_one_number_is_told():
+    rows = made.premise(engine=-0.00001, jitter=0)
+    reads = premise.finding_verdict(rows.assign(link_bytes=2 * made.OWN))  # its payload is what it reads alone
+    assert "device-memory reads 0.00 % [0.00 %, 0.00 %]" in reads
+    assert "-0.0" not in reads
+    assert "L2 serves the rest" not in reads
+    assert "L2 serves the rest" in premise.finding_verdict(made.premise(jitter=0))  # it reads half of its payload
+
+
+def test_the_sm_kernel_that_adds_least_stands_beside_the_most_that_one_adds():
+    rows = made.premise(kernel=0.1, jitter=0).assign(link_bytes=0)
+    text = premise.finding_verdict(rows)
+    assert text.count("GEMM: 4 blocks add least, +10.0 % device-memory reads, +10.0 % L2 misses") == 2
+    assert text.count("none adds more than +160.0 % device-memory reads, +160.0 % L2 misses (64 blocks)") == 2
+
+
 def test_a_missing_arm_is_named():
     rows = made.premise()
     with pytest.raises(C3Error, match=r"premise: dram_read_bytes of arm 'sm_kernel:16' beside .* is missing"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,6 +19,9 @@ UNIT_BYTES = {"dram_read_bytes": 1, "l2_miss_sectors": 32}
 
 LIMIT = 0.02
 """A transfer leaves the GEMM alone when it adds less than this share to either counter (ours, set beforehand)."""
+
+READ_AGAIN = 0.95
+"""L2 is said to serve a part of a transfer that reads less than this share of its payload from memory (ours)."""
 
 ENGINE = "copy_engine"
 VERDICT = {
@@ -35,7 +40,8 @@ def arm_name(arm: str) -> str:
 def added(rows: pd.DataFrame) -> pd.DataFrame:
     """What a transfer adds to the GEMM's counters beyond its own traffic, as a share of the GEMM's alone.
 
-    ``(both - own) / GEMM alone - 1`` of medians, twice, as nobody can count the transfer's part of a concurrent run.
+    ``(both - own) / GEMM alone - 1`` of medians, twice, as nobody can count the transfer's part of a concurrent run
+    (the two coincide where every byte is sent once and L2 holds none of them).
     ``most`` subtracts what the transfer counts alone, when L2 serves the pieces that it sends again. ``least``
     subtracts its payload, every byte read from memory each time it is sent (or what it counts alone, if that is more).
     The truth lies between. Each has its bootstrap 95 % interval (the samples drawn independently), ``…_low`` to
@@ -111,8 +117,7 @@ def counters(rows: pd.DataFrame) -> Figure:
             for end in ("least", "most"):
                 axis.plot(part[end] * 100, y, color=colour, ls="none", marker=style.BOUND_MARKER[bound], ms=4.5, mew=0)
             for height, row in zip(y, part.itertuples(), strict=True):
-                ends = dict.fromkeys(f"{round(end * 100, 1) + 0.0:+.1f}" for end in (row.least, row.most))  # no -0.0
-                text = " to ".join(ends)
+                text = _ends(row, 1).replace(" %", "")
                 axis.text(right * 1.06, height, text, va="center", fontsize=7.5, color=colour)
         axis.axvline(0, color="#444444", lw=0.9)
         axis.axvspan(-LIMIT * 100, LIMIT * 100, color=style.FAINT, alpha=0.8, lw=0, zorder=0)
@@ -129,32 +134,56 @@ def counters(rows: pd.DataFrame) -> Figure:
     return figure
 
 
+def percent(share: float, places: int) -> str:
+    """``"+1.5 %"``, signed unless it rounds to nothing: never ``"-0.0 %"``."""
+    value = round(share * 100, places) + 0.0
+    return f"{value:{'+' if value else ''}.{places}f} %"
+
+
+def _ends(row: Any, places: int = 2) -> str:
+    """What is added, at least to at most; one number where the two round to the same."""
+    return " to ".join(dict.fromkeys(percent(share, places) for share in (row.least, row.most)))
+
+
 def finding_verdict(rows: pd.DataFrame) -> style.Finding:
-    """The verdict on the premise with its numbers, and what would have refuted it."""
+    """The verdict on the premise with its numbers, what SM kernels add, and what would have refuted it."""
     table = added(rows)
-    engine, kernels, parts = table[table["arm"] == ENGINE], table[table["arm"] != ENGINE], []
+    engine, parts = table[table["arm"] == ENGINE], []
     for bound, part in engine.groupby("bound"):
         each = [
-            f"{COUNTERS[row.counter]} {row.least:+.2%} to {row.most:+.2%} [{row.least_low:+.2%}, {row.most_high:+.2%}]"
+            f"{COUNTERS[row.counter]} {_ends(row)} [{percent(row.least_low, 2)}, {percent(row.most_high, 2)}]"
             for row in part.itertuples()
         ]
         parts.append(f"{bound}-bound GEMM beside a copy engine: {', '.join(each)}")
     text = f"By counters {VERDICT[holds(table)]}. " + "; ".join(parts) + ".  \n"
     for row in engine[engine["counter"] == "dram_read_bytes"].itertuples():
+        served = ", and L2 serves the rest" if row.own < READ_AGAIN * row.payload else ""
         text += (
             f"Together with the {row.bound}-bound GEMM {row.extra / 1e6:.1f} MB more are read than by the GEMM alone; "
-            f"the copy engine sends {row.payload / 1e6:.1f} MB, of which it reads {row.own / 1e6:.1f} MB from memory "
-            "when alone and L2 serves the rest.  \n"
+            f"the copy engine sends {row.payload / 1e6:.1f} MB; alone it reads {row.own / 1e6:.1f} MB from memory"
+            f"{served}.  \n"
         )
-    worst = kernels.loc[kernels.groupby("counter")["least"].idxmax()]
-    most = [f"{COUNTERS[row.counter]} {row.least:+.1%} ({arm_name(row.arm)})" for row in worst.itertuples()]
-    text += f"The same bytes by an SM kernel add at least up to: {', '.join(most)}.  \n" if most else ""
+    text += _of_kernels(table[table["arm"] != ENGINE])
     text += (
         f"It would have been refuted by more than {LIMIT:.0%} added to either counter beside either GEMM, the whole "
         f"payload subtracted; it holds if not even {LIMIT:.0%} is added with only the traffic of the transfer alone "
         "subtracted; between the two the counters cannot tell whose reads they are."
     )
     return style.Finding(text)
+
+
+def _of_kernels(table: pd.DataFrame) -> str:
+    """By bound: the SM kernel that adds least (to the counter to which it adds more) and the most that any adds."""
+    text = ""
+    for bound, part in table.groupby("bound"):
+        shares = part.pivot(index="arm", columns="counter", values="least")[list(COUNTERS)]
+        blocks = {arm: arm_name(arm).removeprefix("SM kernel, ") for arm in shares.index}
+        least, most = shares.loc[shares.max(axis=1).idxmin()], shares.max()
+        told = [", ".join(f"{percent(each[name], 1)} {COUNTERS[name]}" for name in COUNTERS) for each in (least, most)]
+        text += f"The same bytes by an SM kernel beside the {bound}-bound GEMM: {blocks[least.name]} add least, "
+        arms = [blocks[shares[name].idxmax()] for name in COUNTERS]
+        text += f"{told[0]}; none adds more than {told[1]} ({' and '.join(dict.fromkeys(arms))}).  \n"
+    return text
 
 
 def finding_time(rows: pd.DataFrame) -> style.Finding:
