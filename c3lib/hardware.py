@@ -35,9 +35,7 @@ class Gpu:
         "count", 0, 1, whole=True
     )  # 1: GEMM workgroups stay on their CUs until the kernel ends
     idle_cus: int = quantity("count", 0, whole=True)  # on which the library's memory-bound GEMMs place no workgroup
-    spare_cus: int = quantity(
-        "count", 0, whole=True
-    )  # what conccl_rp withholds: memory-bound GEMMs are no slower without
+    spare_cus: int = quantity("count", 0, whole=True)  # what conccl_rp withholds: memory-bound GEMMs hardly need them
     matrix_peak_tflops: float = quantity("TFLOP/s", 1e-3)
     matrix_efficiency: float = quantity("fraction", 0.01, 1)  # reached by a large GEMM / peak
     clock_gain: float = quantity("fraction", 0, 0.99)  # per-CU rate gained as the share of busy CUs goes to 0

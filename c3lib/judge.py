@@ -15,7 +15,7 @@ No physics here: :func:`predict_rows` hands rows to :mod:`c3lib.model`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Iterator
+from typing import Iterable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from c3lib import metrics
 from c3lib.errors import C3Error
 from c3lib.hardware import Node, load_node
-from c3lib.measured import FOLDER, read_measured, table_path
+from c3lib.measured import EXPERIMENTS, FOLDER, read_measured, table_path
 from c3lib.model import kernels
 from c3lib.model.contention import predict
 from c3lib.strategy import STRATEGIES, Strategy
@@ -53,23 +53,28 @@ def cases(node: str, suite: str, folder: Path = FOLDER) -> pd.DataFrame:
         C3Error: nothing measured, or a row that failed its byte check.
     """
     rows, _ = read_measured(node, suite, folder)
+    if suite in EXPERIMENTS:
+        raise C3Error(f"judge: {suite} is a table of another kind; name a suite, such as conccl30_host")
     table = _medians(rows, ["gemm_alone_s", "collective_alone_s", "own_alone_s"]).assign(table="suite")
     alone = rows.groupby("scenario", sort=False)[["gemm_alone_s", "collective_alone_s"]].median()
     if table_path(node, "sweep", folder).is_file():
         swept, _ = read_measured(node, "sweep", folder)
-        more = _medians(swept[swept["suite"] == suite], []).join(alone, on="scenario")
+        swept = swept[(swept["suite"] == suite) & swept["scenario"].isin(alone.index)]
+        more = _medians(swept, []).join(alone, on="scenario")
         more = more.join(rows.drop_duplicates("scenario").set_index("scenario")[_SCENARIO], on="scenario")
         more["own_alone_s"] = _own_alone_s(more, table, node, folder)
         table = pd.concat([table, more.assign(table="sweep")], ignore_index=True)
     classes = {name: length_class(*alone.loc[name]) for name in alone.index}
-    table = table.assign(length_class=table["scenario"].map(classes), held_out=~table["gemm"].isin(_seen(node, folder)))
+    table = table.assign(
+        length_class=table["scenario"].map(classes), held_out=~table["gemm"].isin(_seen(node, folder, table["gemm"]))
+    )
     return table.assign(node=node, evidence="measured", verified=True)
 
 
-def _seen(node: str, folder: Path) -> set[str]:
+def _seen(node: str, folder: Path, gemms: Iterable[str]) -> set[str]:
     """GEMMs of the table ``order``, which a node's interference coefficients were read from; others are held out."""
     if not table_path(node, "order", folder).is_file():
-        return set()
+        return set(gemms)  # nothing says which, so none is called held out
     rows, _ = read_measured(node, "order", folder)
     return set(rows["gemm"])
 

@@ -52,7 +52,13 @@ def read_measured(node: str, experiment: str, folder: Path = FOLDER) -> tuple[pd
         raise C3Error(
             f"nothing called {experiment!r} was measured on {node}; there is {have}: c3 measure --node {node}"
         )
-    return read_table(table_path(node, experiment, folder), schemas().get(experiment, schemas()["suite"]))
+    path = table_path(node, experiment, folder)
+    rows, about = read_table(path, schemas().get(experiment, schemas()["suite"]))
+    expected = {"node": node, "evidence": "measured"} | ({} if experiment in EXPERIMENTS else {"suite": experiment})
+    for column, value in expected.items():
+        if not rows[column].eq(value).all():
+            raise C3Error(f"{path}: column {column} must be {value!r} in every row")
+    return rows, about
 
 
 @cache

@@ -25,7 +25,7 @@ from c3lib.heuristics import (
     split_table,
 )
 from c3lib.model.contention import best_split, predict, split_sweep, withheld_cus
-from c3lib.model.kernels import batch
+from c3lib.model.kernels import batch, compute_time_s, memory_time_s
 from c3lib.strategy import strategy
 from c3lib.suites import MATRICES, load_suite, random_suite
 from c3lib.workload import Collective, Gemm, Scenario
@@ -156,8 +156,19 @@ def test_split_is_a_candidate(case):
 @given(st.lists(gemms, min_size=1, max_size=5), node_list)
 def test_withheld_cus_follow_the_taxonomy(shapes, node):
     gemm, _ = batch([_scenario(shape, ranks=node.ranks) for shape in shapes], node)
-    expected = [node.gpu.spare_cus if shape.bound(node.gpu) == "memory" else 0 for shape in shapes]
-    assert withheld_cus(gemm, node).tolist() == expected
+    spare = node.gpu.spare_cus
+    fits = compute_time_s(gemm, node.gpu.cus - spare, node) <= memory_time_s(gemm, node.gpu.cus, node)
+    bounds = [shape.bound(node.gpu) == "memory" for shape in shapes]
+    assert withheld_cus(gemm, node).tolist() == [spare * (low and fit) for low, fit in zip(bounds, fits, strict=True)]
+
+
+def test_withheld_cus_by_hand():
+    """Far from the ridge all that can be spared, right below it none: its matrix work needs the CUs."""
+    far, near = Gemm(16, 28672, 8192), Gemm(4168, 81, 44294, "fp32")
+    for shape, expected in ((far, 64), (near, 0)):
+        assert shape.bound(NODES["h200_2"].gpu) == "memory"
+        gemm, _ = batch([_scenario(shape, ranks=2)], NODES["h200_2"])
+        assert withheld_cus(gemm, NODES["h200_2"]).tolist() == [expected]
 
 
 # --- scores ---

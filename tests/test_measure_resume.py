@@ -145,8 +145,13 @@ def test_a_full_disk_keeps_the_finished_rows(tmp_path, monkeypatch):
 @pytest.fixture
 def measure(tmp_path, monkeypatch):
     """``measure(device)`` runs the experiment "order" on it and returns the table, read back."""
-    backend = lambda node: SimpleNamespace(about=lambda: {"device": "a stand-in"})  # noqa: E731
-    monkeypatch.setattr(session, "CudaBackend", backend)
+
+    class Backend(SimpleNamespace):
+        check_node = staticmethod(lambda node: None)
+
+    monkeypatch.setattr(session, "CudaBackend", lambda node: Backend(about=lambda: {"device": "a stand-in"}))
+    monkeypatch.setattr(session.CudaBackend, "check_node", Backend.check_node, raising=False)
+    monkeypatch.setattr(session, "require_gpu", lambda: None)
 
     def measure(device):
         monkeypatch.setattr(session.regions, "order", lambda opened: device.groups())

@@ -19,6 +19,8 @@ from c3lib.cuda.region import GATE
 from c3lib.cuda.rig import Region, Rig, Setting
 from c3lib.errors import C3Error
 from c3lib.hardware import Node
+from c3lib.model.contention import withheld_cus
+from c3lib.model.kernels import batch
 from c3lib.strategy import Strategy
 from c3lib.workload import Scenario
 
@@ -103,8 +105,9 @@ class CudaBackend:
             return self._chosen[key]
         if strategy.transport == "cu":
             return Setting(blocks=library, gemm_first=gemm_first, high=high)
-        bound = scenario.gemm.bound(self.node.gpu)
-        withheld = self.node.gpu.spare_cus if strategy.partition == "memory-bound" and bound == "memory" else 0
+        withheld = 0
+        if strategy.partition == "memory-bound":
+            withheld = int(withheld_cus(batch([scenario], self.node)[0], self.node)[0])
         return Setting(gemm_first=gemm_first, high=high, withheld=withheld)
 
     def settle(self, scenario: str, strategy: str, setting: Setting) -> None:

@@ -66,6 +66,8 @@ class Buffers:
         engines = plan.copies["engine"]
         self.chosen = np.flatnonzero(np.isin(engines, DIRECTIONS[direction]))
         self.local = np.flatnonzero(plan.is_local)
+        if not len(self.chosen):
+            raise C3Error(f"{plan}: moves nothing over the link (direction {direction!r}), so there is nothing to time")
         self.link_nbytes = int(plan.copies["nbytes"][self.chosen].sum())
 
     def address(self, rank: int, buffer: int) -> int:

@@ -43,6 +43,20 @@ def missing_packages() -> list[str]:
     return [name for name in NEEDED if not there(name)]
 
 
+def require_gpu(index: int = 0) -> None:
+    """Raises :class:`C3Error` when a package is missing, or there is no GPU or driver; takes nothing of the GPU."""
+    if missing := missing_packages():
+        raise C3Error(
+            f"backend cuda: needs {', '.join(missing)}; install torch, cuda-core, cuda-bindings, nvidia-ml-py"
+        )
+    import torch
+
+    if not torch.cuda.is_available():
+        raise C3Error("backend cuda: no NVIDIA GPU here, or no driver for it (nvidia-smi shows neither)")
+    if index >= torch.cuda.device_count():
+        raise C3Error(f"backend cuda: GPU {index} is not there, this machine has {torch.cuda.device_count()}")
+
+
 @cache
 def open_device(index: int = 0) -> Cuda:
     """GPU ``index``, current in this process.
@@ -50,19 +64,11 @@ def open_device(index: int = 0) -> Cuda:
     Raises:
         C3Error: a package is missing, there is no GPU or driver, or another program uses the GPU.
     """
-    if missing := missing_packages():
-        raise C3Error(
-            f"backend cuda: needs {', '.join(missing)}; install torch, cuda-core, cuda-bindings, nvidia-ml-py"
-        )
     # More hardware queues than streams, or streams would wait for one another (read when CUDA starts).
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-    import torch
-
-    if not torch.cuda.is_available():
-        raise C3Error("backend cuda: no NVIDIA GPU here, or no driver for it (nvidia-smi shows neither)")
-    if index >= torch.cuda.device_count():
-        raise C3Error(f"backend cuda: GPU {index} is not there, this machine has {torch.cuda.device_count()}")
+    require_gpu(index)
     import cuda.core
+    import torch
     from cuda.bindings import driver
 
     with said_clearly("opening the GPU"):

@@ -127,7 +127,7 @@ class Rig:
         """The transport of a setting; with ``drop`` a new one that leaves one copy out."""
         if drop is not None:
             return self._new_transport(setting, drop)
-        key = (setting.blocks, setting.batched)
+        key = (setting.blocks, setting.batched, setting.high)
         if key not in self._transports:
             self._transports[key] = self._new_transport(setting, None)
         return self._transports[key]
@@ -135,7 +135,7 @@ class Rig:
     def _new_transport(self, setting: Setting, drop: int | None) -> Any:
         if setting.blocks:
             return SmKernel(self.cuda, self.buffers, setting.blocks, drop=drop)
-        return CopyEngine(self.cuda, self.buffers, batched=setting.batched, drop=drop)
+        return CopyEngine(self.cuda, self.buffers, batched=setting.batched, drop=drop, high=setting.high)
 
     def path(self, setting: Setting) -> str:
         """Which path the transfer takes and how that was established: once for each plan and transport."""
@@ -187,6 +187,8 @@ class Rig:
             )
         after = read_health(self.cuda.device.device_id)
         check = self.buffers.check(turn) if mover is not None else Check(0, 0, "")
+        if isinstance(mover, SmKernel) and mover.told()[0] != setting.blocks:
+            raise C3Error(f"sm_kernel: {mover.told()[0]} of {setting.blocks} blocks ran in this region")
         granted = split.granted if setting.green else setting.withheld
         return Region(times, check, not gemm or self.operands.right(turn), granted, before, after, path)
 

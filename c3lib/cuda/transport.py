@@ -53,7 +53,9 @@ class CopyEngine:
             driver without batched copies.
     """
 
-    def __init__(self, cuda: Cuda, buffers: Buffers, *, batched: bool = False, drop: int | None = None):
+    def __init__(
+        self, cuda: Cuda, buffers: Buffers, *, batched: bool = False, drop: int | None = None, high: bool = False
+    ):
         self.name = "copy_engine"
         self.cuda, self.batched = cuda, batched
         self.buffers = buffers  # only addresses are used from here on: what lies there must not be given back
@@ -65,7 +67,7 @@ class CopyEngine:
         if batched and not hasattr(driver, "cuMemcpyBatchAsync"):
             raise C3Error("copy_engine: these bindings have no cuMemcpyBatchAsync; use plain copies")
         self._lists = list(issue_lists(copies).values())
-        self._streams = [new_stream(cuda) for _ in self._lists[1:]]
+        self._streams = [new_stream(cuda, high=high) for _ in self._lists[1:]]
         self._joins = [new_event(cuda) for _ in self._lists]
         self._pointers = [
             ([driver.CUdeviceptr(c[0]) for c in part], [driver.CUdeviceptr(c[1]) for c in part], [c[2] for c in part])

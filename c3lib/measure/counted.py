@@ -14,6 +14,7 @@ from typing import Any, Iterator
 from c3lib.backends.cuda import CudaBackend
 from c3lib.collectives import build_plan
 from c3lib.cuda.rig import Setting
+from c3lib.errors import C3Error
 from c3lib.files import write_text
 from c3lib.hardware import load_node
 from c3lib.measure.regions import COMPUTE_BOUND, MEMORY_BOUND, equal_transfer
@@ -56,6 +57,10 @@ def run(backend: CudaBackend) -> list[dict[str, Any]]:
         for repetition in range(REPEATS):
             for name, has_gemm, how in arms():
                 region = backend.rig.run(how or Setting(), gemm=has_gemm, transfer=how is not None, around=counted())
+                if not region.verified:
+                    raise C3Error(f"premise: {name} beside {gemm} failed its check; nothing is counted")
+                if has_gemm and how and not region.times.overlap_s > 0:
+                    raise C3Error(f"premise: {name} did not run beside {gemm}; nothing would be proved")
                 told.append(
                     {
                         "node": backend.node.name,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any, Iterable, TextIO
 
 from c3lib.errors import C3Error
 
@@ -28,20 +29,25 @@ class Journal:
             # Whole lines only: what follows the last line end was being written when the run stopped.
             whole = [json.loads(line) for line in lines[:-1]]
             finished = [(tuple(entry["key"]), list(entry["rows"])) for entry in whole[1:]]
-        except (ValueError, KeyError, TypeError):
+            for key, rows in finished:
+                if len(key) != 3 or not all(isinstance(row, dict) for row in rows):
+                    raise ValueError(key)
+                hash(key)
+        except OSError as error:
+            raise C3Error(f"{path}: cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise C3Error(f"{path}: is damaged; delete it to measure afresh") from None
         if whole and whole[0] != about:
             raise C3Error(f"{path}: is of a run with other arguments ({whole[0]}); finish that or delete the file")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("r+" if whole else "w", encoding="utf-8")
-            if whole:
+        self._about = about
+        self._file: TextIO | None = None
+        if whole:
+            try:
+                self._file = path.open("r+", encoding="utf-8")
                 self._file.truncate(len("\n".join(lines[:-1]).encode()) + 1)
                 self._file.seek(0, os.SEEK_END)
-            else:
-                self._write(about)
-        except OSError as error:
-            raise C3Error(f"{path}: cannot be written: {error.strerror}") from None
+            except OSError as error:
+                raise C3Error(f"{path}: cannot be written: {error.strerror}") from None
         for key, rows in finished:
             self._done.add(key)
             self.rows += rows
@@ -61,12 +67,18 @@ class Journal:
         self.rows += rows
 
     def _write(self, entry: Any) -> None:
+        if self._file is None:  # with the first row: a run that fails before leaves nothing behind
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("w", encoding="utf-8")
+            self._write(self._about)
         self._file.write(json.dumps(entry, default=lambda value: value.item()) + "\n")
         self._file.flush()
 
     def close(self) -> None:
         """Leave the file as it is."""
-        self._file.close()
+        with suppress(OSError):  # of a full disk: whole lines are there, and the error was told when a row was added
+            if self._file is not None:
+                self._file.close()
 
     def remove(self) -> None:
         """The rows stand elsewhere now."""

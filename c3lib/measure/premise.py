@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,15 +33,23 @@ _SCALE = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "sector": 1}
 LIMIT_S = 400
 
 
+NO_PROFILER = "needs NVIDIA's profiler ncu (Nsight Compute) on the PATH; the other experiments do not"
+
+
+def profiler() -> str | None:
+    """Where NVIDIA's profiler is, if it is on the PATH."""
+    return shutil.which("ncu")
+
+
 def premise_rows(node: str) -> list[dict[str, Any]]:
     """One row a counter, arm, GEMM and repetition, by :mod:`c3lib.measure.counted` under the profiler.
 
     Raises:
         C3Error: no profiler, or it failed (its last line says why).
     """
-    ncu = shutil.which("ncu")
+    ncu = profiler()
     if ncu is None:
-        raise C3Error("premise: needs NVIDIA's profiler ncu (Nsight Compute) on the PATH; the other experiments do not")
+        raise C3Error(f"premise: {NO_PROFILER}")
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "ranges.jsonl")
         command = [ncu, "--replay-mode", "app-range", "--clock-control", "none", "--csv", "--print-units", "base"]
@@ -51,7 +60,7 @@ def premise_rows(node: str) -> list[dict[str, Any]]:
                 capture_output=True,
                 text=True,
                 timeout=LIMIT_S,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C"},
             )
         except subprocess.TimeoutExpired:
             raise C3Error(f"premise: the profiler was not done after {LIMIT_S} s") from None
@@ -71,20 +80,26 @@ def merge(output: str, told: list[dict[str, Any]]) -> list[dict[str, Any]]:
     start = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         raise C3Error("premise: the profiler printed no table")
-    values: dict[tuple[int, str], float] = {}
+    values: dict[tuple[str, str], float] = {}
     for row in csv.DictReader(io.StringIO("\n".join(lines[start:]))):
-        unit, text = row["Metric Unit"], row["Metric Value"].replace(",", "")
-        if row["Metric Name"] in COUNTERS:
-            if unit not in _SCALE:
-                raise C3Error(f"premise: the profiler gives {row['Metric Name']} in {unit!r}, which is not known here")
-            values[int(row["ID"]), row["Metric Name"]] = float(text) * _SCALE[unit]
+        name, unit, text = (str(row.get(f"Metric {part}")) for part in ("Name", "Unit", "Value"))
+        if name not in COUNTERS:
+            continue
+        if unit not in _SCALE:
+            raise C3Error(f"premise: the profiler gives {name} in {unit!r}, which is not known here")
+        key = (str(row["ID"]), name)
+        if not re.fullmatch(r"\d{1,3}(,\d{3})*|\d+", text) or key in values:
+            raise C3Error(f"premise: the profiler gives {name} of range {key[0]} as {text!r}, not as one whole number")
+        values[key] = int(text.replace(",", "")) * _SCALE[unit]
+    if len(values) != len(told) * len(COUNTERS):
+        raise C3Error(f"premise: the profiler counted {len(values)} values, {len(told) * len(COUNTERS)} were asked for")
     found = []
     for place, about in enumerate(told):
         for metric, (counter, unit) in COUNTERS.items():
-            if (place, metric) not in values:
+            if (str(place), metric) not in values:
                 raise C3Error(f"premise: the profiler gives no {metric} for range {place} ({about['arm']})")
             after = ("repetition", "verified", "path")
             head = {key: value for key, value in about.items() if key not in after}
             tail = {key: about[key] for key in after}
-            found.append({**head, "counter": counter, "unit": unit, "value": values[place, metric], **tail})
+            found.append({**head, "counter": counter, "unit": unit, "value": float(values[str(place), metric]), **tail})
     return found

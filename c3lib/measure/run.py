@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,15 +10,17 @@ from typing import Any, Iterable
 
 import pandas as pd
 
-from c3lib.backends.cuda import CudaBackend
+from c3lib.backends.cuda import SWEEP_REPEATS, CudaBackend
+from c3lib.cuda.device import require_gpu
 from c3lib.cuda.rig import NO_TRANSFER
 from c3lib.errors import C3Error, unknown
 from c3lib.hardware import Node, load_node
-from c3lib.measure import energy, premise, regions, suite
+from c3lib.measure import counted, energy, premise, regions, suite
 from c3lib.measure.journal import Journal
 from c3lib.measure.rounds import run_rounds
 from c3lib.results import write_table
 from c3lib.suites import load_suite
+from c3lib.workload import whole
 
 EXPERIMENTS = ("premise", "isolated", "suite", "order", "break_even", "energy")
 """In the order in which they run. ``premise`` comes first: its program wants the GPU for itself."""
@@ -46,8 +49,14 @@ def measure(
     for name in chosen:
         if name not in EXPERIMENTS:
             raise unknown("experiment", name, EXPERIMENTS)
+    repeats = whole("repeats", repeats, least=1)
     there = load_node(node)
     load_suite(suite_name, there.ranks)
+    CudaBackend.check_node(there)
+    require_gpu()
+    if "premise" in chosen and len(set(chosen)) > 1 and not premise.profiler():
+        print(f"c3 measure: leaves premise out: {premise.NO_PROFILER}", file=sys.stderr)
+        chosen = [name for name in chosen if name != "premise"]
     session = _Session(there, suite_name, Path(out), repeats, seed, quiet)
     written = []
     for name in EXPERIMENTS:
@@ -74,9 +83,8 @@ class _Session:
         """One experiment, written; a suite writes its sweep as well."""
         started = time.perf_counter()
         if name == "premise":
-            CudaBackend.check_node(self.node)
             rows = premise.premise_rows(self.node.name)
-            return [self._write(name, rows, started, repeats=None)]
+            return [self._write(name, rows, started, repeats=counted.REPEATS)]
         repeats = ENERGY_REPEATS if name == "energy" else self.repeats
         about = {"experiment": name, "node": self.node.name, "suite": self.suite_name, "repeats": repeats}
         about["seed"] = self.seed
@@ -95,7 +103,12 @@ class _Session:
         tables: dict[str, list[dict[str, Any]]] = {}
         for row in journal.rows:
             tables.setdefault(row.pop("table", name), []).append(row)
-        written = [self._write(table, rows, started, repeats=repeats) for table, rows in tables.items()]
+        for table, rows in tables.items():
+            _require_sound(table, pd.DataFrame(rows), self.out)  # all of them before the first is written
+        repeated = {"sweep": SWEEP_REPEATS}
+        written = [
+            self._write(table, rows, started, repeats=repeated.get(table, repeats)) for table, rows in tables.items()
+        ]
         journal.remove()
         return written
 
@@ -104,7 +117,7 @@ class _Session:
 
     def _write(self, table: str, rows: list[dict[str, Any]], started: float, **more: Any) -> Path:
         frame = pd.DataFrame(rows)
-        _require_sound(table, frame)
+        _require_sound(table, frame, self.out)
         about = {**more, "experiment": table, "node": self.node.name, "suite": self.suite_name, "seed": self.seed}
         about |= {"date": datetime.now(UTC).date().isoformat(), "seconds": round(time.perf_counter() - started, 1)}
         about |= self.backend.about()
@@ -116,16 +129,16 @@ class _Session:
         return write_table(frame, self.out / f"{self._file(table)}.csv", **about)
 
 
-def _require_sound(table: str, frame: pd.DataFrame) -> None:
-    wrong = frame[~frame["verified"].astype(bool)]
+def _require_sound(table: str, frame: pd.DataFrame, out: Path) -> None:
+    wrong = frame[~frame["verified"].eq(True)]  # compared with True: an empty value is not a verification
     if len(wrong):
         first = wrong.iloc[0].to_dict()
         raise C3Error(
-            f"{table}: {len(wrong)} of {len(frame)} rows failed their check and nothing is published; delete its "
-            f"unfinished.jsonl to measure it anew. The first: {first}"
+            f"{table}: {len(wrong)} of {len(frame)} rows failed their check and nothing is published; delete the "
+            f"journal ({out}/*.unfinished.jsonl) to measure it anew. The first: {first}"
         )
     without = frame[
-        (frame["path"] == "") | ((frame["path"] == NO_TRANSFER) & frame.get("transport", "none").ne("none"))
+        frame["path"].fillna("").eq("") | ((frame["path"] == NO_TRANSFER) & frame.get("transport", "none").ne("none"))
     ]
     if len(without):
         raise C3Error(f"{table}: {len(without)} rows have no proof of path and nothing is published")

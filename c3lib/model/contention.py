@@ -44,12 +44,15 @@ def split_sweep(node: Node) -> tuple[int, ...]:
 
 
 def withheld_cus(gemm: GemmBatch, node: Node) -> NDArray:
-    """The ``conccl_rp`` rule: the CUs that a memory-bound GEMM can spare, none off a compute-bound one.
+    """The ``conccl_rp`` rule: the CUs that a memory-bound GEMM can spare, none off any other.
 
-    Bound as :meth:`c3lib.workload.Gemm.bound` has it, against the ridge of the GPU's peaks: what a program knows
-    before anything has run.
+    Bound as :meth:`c3lib.workload.Gemm.bound` has it, against the ridge of the GPU's peaks. A GEMM so near the ridge that
+    its matrix work on the CUs left would take longer than its memory traffic can spare none. Both are what a program
+    knows before anything has run.
     """
-    return np.where(gemm.memory_bound, node.gpu.spare_cus, 0)
+    left = node.gpu.cus - node.gpu.spare_cus
+    fits = kernels.compute_time_s(gemm, left, node) <= kernels.memory_time_s(gemm, node.gpu.cus, node)
+    return np.where(gemm.memory_bound & fits, node.gpu.spare_cus, 0)
 
 
 def predict(
@@ -78,6 +81,10 @@ def predict(
     elif strategy.partition == "none":
         raise C3Error(f"strategy {strategy.name} has no partition, so cus cannot be given")
     cus = np.broadcast_to(np.asarray(cus, float), gemm.nbytes.shape)
+    if not ((cus >= 0) & (cus < node.gpu.cus)).all():
+        raise C3Error(f"cus must lie in 0 to {node.gpu.cus - 1}: the GEMM keeps at least one CU")
+    if blocks is not None and not (np.isfinite(np.asarray(blocks, float)) & (np.asarray(blocks, float) >= 1)).all():
+        raise C3Error("blocks must be at least 1")
     law = SharedGpu(gemm, collective, node, strategy, cus, on, blocks)
     gemm_end, collective_end = law.end_times_s()
     return Prediction(

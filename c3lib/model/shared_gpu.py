@@ -76,7 +76,7 @@ class SharedGpu:
         partitioned = cus > 0
         default = kernels.library_field(collective, node, "default_cus")
         if blocks is not None:
-            default = np.broadcast_to(np.asarray(blocks, float), default.shape)
+            default = np.broadcast_to(np.minimum(np.asarray(blocks, float), gpu.cus - 1), default.shape)
         # The library launches ``default`` workgroups; a partition wider than that leaves CUs idle.
         wanted = np.where(partitioned, np.minimum(cus, default), default) if by_cu else np.zeros_like(default)
         # While the GEMM still dispatches, a collective launched second has what arbitration, or a GEMM too small to
@@ -146,7 +146,9 @@ class SharedGpu:
         rate = np.stack(by_units)
         if gemm_cus is not None and collective_cus is not None:
             if self._cu_driven:
-                by_units[0] = by_units[0] * sharing.flood_share(collective_cus, self._flood_cus)
+                # What floods is what really copies: with the CU mechanism off a partition still has its few workgroups.
+                copying = np.minimum(collective_cus, self.wanted_cus)
+                by_units[0] = by_units[0] * sharing.flood_share(copying, self._flood_cus)
                 rate = np.stack(by_units)
             sensitive = (True, self._cu_driven)
             by_path = np.stack([np.full_like(nothing, np.inf), self.link_rate])
