@@ -46,9 +46,9 @@ def split_sweep(node: Node) -> tuple[int, ...]:
 def withheld_cus(gemm: GemmBatch, node: Node) -> NDArray:
     """The ``conccl_rp`` rule: the CUs that a memory-bound GEMM can spare, none off any other.
 
-    Bound as :meth:`c3lib.workload.Gemm.bound` has it, against the ridge of the GPU's peaks. A GEMM so near the ridge that
-    its matrix work on the CUs left would take longer than its memory traffic can spare none. Both are what a program
-    knows before anything has run.
+    Bound as :meth:`c3lib.workload.Gemm.bound` has it, against the ridge of the GPU's peaks. A GEMM so near the ridge
+    that its matrix work on the CUs left would take longer than its memory traffic can spare none. Both are what a
+    program knows before anything has run.
     """
     left = node.gpu.cus - node.gpu.spare_cus
     fits = kernels.compute_time_s(gemm, left, node) <= kernels.memory_time_s(gemm, node.gpu.cus, node)
