@@ -17,6 +17,7 @@ from c3lib.figures import (
     measured_c3,
     measured_curves,
     measured_energy,
+    measured_gain,
     measured_overlap,
     measured_scenarios,
     measured_sizes,
@@ -39,7 +40,7 @@ FIGURES = {
     "rate_by_blocks": ("isolated", measured_curves.rate_by_blocks, [measured_curves.finding_blocks]),
     "rate_by_size": ("isolated", measured_sizes.rate_by_size, []),
     "latency": ("isolated", measured_sizes.latency, [measured_sizes.finding_latency]),
-    "gain": ("break_even", measured_overlap.gain, [measured_overlap.finding_break_even]),
+    "gain": ("break_even", measured_gain.gain, [measured_gain.finding_break_even]),
     "order": (
         "order",
         measured_overlap.order,
@@ -238,7 +239,7 @@ def test_blocks_needed_are_the_fewest_that_reach_the_share():
     assert measured_curves.blocks_needed(rows, 0.5).set_index("direction")["of_link"].tolist() == [4, 4, 8]
     # 24 GB/s of the link's 50 with 2 blocks, of 100 only with 4 (48 GB/s)
     assert measured_curves.blocks_needed(rows, 0.45).set_index("direction")["of_link"].tolist() == [2, 2, 4]
-    assert "95% of that never" in measured_curves.finding_blocks(rows)
+    assert "never reaches 95% of that" in measured_curves.finding_blocks(rows)
 
 
 def test_start_up_times_and_rates_are_those_of_the_law():
@@ -260,16 +261,16 @@ def test_start_up_times_and_rates_are_those_of_the_law():
 
 
 def test_break_even_is_the_end_of_the_last_size_without_a_sure_gain():
-    table = measured_overlap.break_even(made.break_even())
+    table = measured_gain.break_even(made.break_even())
     assert set(table["break_even_bytes"]) == {2.0**20}
-    assert set(table["loses"]) == {4}
+    assert set(table["losses"]) == {(2**12, 2**14, 2**16, 2**18)}
     holed = made.break_even(lambda size, how: 0.0 if size == 2**22 else 0.1)
-    assert set(measured_overlap.break_even(holed)["break_even_bytes"]) == {2.0**24}
+    assert set(measured_gain.break_even(holed)["break_even_bytes"]) == {2.0**24}
     never = made.break_even(lambda size, how: -0.1 if how["blocks"] else 0.1)
-    sizes = measured_overlap.break_even(never).groupby("line")["break_even_bytes"].first()
+    sizes = measured_gain.break_even(never).groupby("line")["break_even_bytes"].first()
     assert sizes["copy engine"] == 2**12
     assert np.isinf(sizes["SM kernel, 32 blocks"])
-    assert "**gains at no size for sure**" in measured_overlap.finding_break_even(never)
+    assert "**gains at no size for certain**" in measured_gain.finding_break_even(never)
 
 
 def test_a_gain_within_the_spread_of_repetitions_is_no_gain():
@@ -277,7 +278,7 @@ def test_a_gain_within_the_spread_of_repetitions_is_no_gain():
     noise = rows["repetition"].map({0: 0.9, 1: 1.1, 2: 1.0, 3: 1.1, 4: 0.9})
     both = (rows["gemm"] != "none") & (rows["transport"] != "none")
     rows["region_s"] *= noise.where(both, 1)
-    assert np.isinf(measured_overlap.break_even(rows)["break_even_bytes"]).all()
+    assert np.isinf(measured_gain.break_even(rows)["break_even_bytes"]).all()
 
 
 def test_who_waits_is_the_part_of_the_second_kernel_that_runs_after_the_first():
@@ -302,12 +303,73 @@ def test_the_order_finding_tells_who_should_be_first():
     assert "Transfer first is better with 2 blocks" in text
 
 
+def test_priority_counts_only_beyond_the_intervals():
+    rows = made.order(jitter=0.01)
+    assert measured_overlap.finding_order(rows).count("priority changes nothing beyond its interval") == 2
+    late = (rows["first"] == "gemm") & (rows["blocks"] == 2) & rows["high_priority"] & (rows["bound"] == "compute")
+    text = measured_overlap.finding_order(rows.assign(region_s=rows["region_s"] * np.where(late, 1.2, 1)))
+    assert re.search(
+        r"priority changes 1 of 14 beyond their intervals, at most by -0\.\d\d \(2 blocks, GEMM first\)", text
+    )
+    assert text.count("priority changes nothing") == 1
+
+
+def test_two_groups_of_repetitions_are_told_apart():
+    rows = made.order(jitter=0.01)
+    assert measured_overlap.two_groups(rows).empty
+    late = (rows["first"] == "gemm") & (rows["blocks"] == 2) & ~rows["high_priority"] & (rows["bound"] == "compute")
+    late &= rows["repetition"] >= 3
+    rows["region_s"] *= np.where(late, 1.5, 1)
+    found = measured_overlap.two_groups(rows)
+    assert found[["bound", "first", "blocks", "lower_count", "upper_count"]].to_numpy().tolist() == [
+        ["compute", "gemm", 2, 2, 3]
+    ]
+    assert "compute-bound, GEMM first, 2 blocks: repetitions fall into" in measured_overlap.finding_order(rows)
+
+
+def test_sizes_that_gain_and_lose_are_listed():
+    sizes = [2**12, 2**14, 2**16, 2**18]
+    assert measured_gain.ranges(sizes[1:3], sizes) == "16 KiB to 64 KiB"
+    assert measured_gain.ranges([sizes[0], sizes[2], sizes[3]], sizes) == "4 KiB, 64 KiB to 256 KiB"
+    text = measured_gain.finding_break_even(made.break_even(lambda size, how: -0.1 if size == 2**20 else 0.1))
+    assert "gains for certain at 4 KiB to 256 KiB, 4 MiB to 64 MiB, **loses** for certain at 1 MiB" in text
+    assert text.startswith("Launched: transfer first at high priority (c3_sp).")
+
+
+def test_a_dip_is_below_both_neighbours_beyond_the_intervals():
+    rows = made.isolated()
+    assert measured_sizes.dips(rows).empty
+    dip = (rows["total_bytes"] == 2**24) & (rows["copies"] == 14)
+    rows["transfer_s"] *= np.where(dip, 2, 1)
+    assert set(measured_sizes.dips(rows)["total_bytes"]) == {2**24}
+    assert "At 16 MiB in total the rate dips with 4 of 4 transports" in measured_sizes.finding_latency(rows)
+
+
+def test_what_rounds_to_nothing_has_no_sign():
+    assert [measured.percent(share, 1) for share in (-0.0004, 0.0004, -0.001, 0.015)] == [
+        "0.0 %", "0.0 %", "-0.1 %", "+1.5 %",
+    ]  # fmt: skip
+    assert measured.percent(0.015, 1, "") == "1.5 %"
+    assert measured.percent(-0.015, 1, "") == "-1.5 %"
+
+
+def test_above_one_within_the_interval_is_no_riddle():
+    rows = made.suite({"conccl_rp": 1.0}, jitter=0)
+    mine = rows["strategy"] == "conccl_rp"
+    rows["own_fraction"] += np.where(mine, np.array([-0.1, 0.01, 0.02, -0.1, 0.1])[rows["repetition"]], 0)
+    assert "exceeds 1 in 12 of 12 scenarios" in measured_c3.finding_ladder(rows)
+    assert "; 12 are within their interval, which includes 1." in measured_c3.finding_ladder(rows)
+    rows.loc[mine, "own_fraction"] = 1.02
+    assert "; 12 are **unexplained**." in measured_c3.finding_ladder(rows)
+
+
 def test_energy_is_relative_to_the_serial_run_of_the_same_scenario():
     rows = made.energy(jitter=0)
     rows.loc[rows["scenario"] == "thin-ag", "joules_per_run"] *= 7
     table = measured_energy.relative_energy(rows).set_index(["scenario", "strategy"])
     assert table.loc[("thin-ag", "conccl_rp"), "median"] == pytest.approx(0.88)
     assert table.loc[("big-ag", "c3_base"), ["median", "seconds"]].tolist() == pytest.approx([1.02, 1.02])
+    assert "serial, copy engine 0.980 of the energy" in measured_energy.finding_energy(rows)
     assert measured_energy.finding_energy(rows).startswith("Mean over scenarios, relative to serial: conccl_rp 0.880")
 
 
@@ -414,6 +476,6 @@ def test_a_notebook_shows_what_was_measured(name, figures, project, tmp_path):
 @pytest.mark.notebooks
 @pytest.mark.parametrize("name", ["10_h200_c3", "11_premise_counters"])
 def test_on_a_node_that_was_not_measured_a_notebook_says_so(name, tmp_path):
-    with pytest.raises(C3Error, match="was measured on h200_8; there is nothing: c3 measure --node h200_8"):
+    with pytest.raises(C3Error, match="was measured on h200_8; it has nothing, and measured is h200_1"):
         run(ROOT / "notebooks" / f"{name}.ipynb", tmp_path / "out", tmp_path / "build", {"machine": "h200_8"})
     assert not (tmp_path / "out").exists()

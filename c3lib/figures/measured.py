@@ -95,6 +95,12 @@ def count_range(values: pd.Series) -> str:
     return f"{low}" if low == high else f"{low}–{high}"
 
 
+def percent(share: float, places: int, sign: str = "+") -> str:
+    """``"+1.5 %"``, with ``sign=""`` ``"1.5 %"``; what rounds to nothing has no sign: never ``"-0.0 %"``."""
+    value = round(share * 100, places) + 0.0
+    return f"{value:{sign if value else ''}.{places}f} %"
+
+
 def blocks_text(count: int) -> str:
     """``", 8 blocks"``; nothing for none, as a copy engine has none."""
     return f", {count} block{'' if count == 1 else 's'}" if count else ""

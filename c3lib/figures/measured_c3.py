@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from c3lib.experiment import summarise
 from c3lib.figures import style
-from c3lib.figures.measured import count_range, stamp
+from c3lib.figures.measured import count_range, medians, percent, stamp
 from c3lib.metrics import ideal_speedup, realised_speedup
 from c3lib.strategy import STRATEGIES
 
@@ -136,11 +136,14 @@ def finding_ladder(rows: pd.DataFrame) -> style.Finding:
 
 def _beyond(rows: pd.DataFrame, name: str) -> str:
     """A sentence about scenarios in which a strategy exceeds 1, if any; it cannot by overlap alone."""
-    each = rows[rows["strategy"] == name].groupby("scenario")[["own_fraction", "gemm_slowdown", "sms_granted"]].median()
-    above = each[each["own_fraction"] > 1]
+    rows = rows[rows["strategy"] == name]
+    each = rows.groupby("scenario")[["gemm_slowdown", "sms_granted"]].median()
+    each = each.join(medians(rows, ["scenario"], "own_fraction").set_index("scenario")[["median", "low"]])
+    above = each[each["median"] > 1]
     if above.empty:
         return ""
     faster = above[(above["sms_granted"] > 0) & (above["gemm_slowdown"] < 1)]
+    rest = above.drop(faster.index)
     text = f"  \n{name} exceeds 1 in {len(above)} of {len(each)} scenarios, which overlap alone cannot do"
     if len(faster):
         text += (
@@ -148,6 +151,9 @@ def _beyond(rows: pd.DataFrame, name: str) -> str:
             f"{faster['gemm_slowdown'].median():.3f}x the time that it takes alone with every SM, so a part of the "
             "gain is a better GEMM"
         )
+    within, unexplained = int((rest["low"] <= 1).sum()), int((rest["low"] > 1).sum())
+    text += f"; {within} are within their interval, which includes 1" if within else ""
+    text += f"; {unexplained} are **unexplained**" if unexplained else ""
     return text + "."
 
 
@@ -176,8 +182,8 @@ def losses(rows: pd.DataFrame, name: str = "conccl_rp") -> pd.DataFrame:
 def finding_rest(rows: pd.DataFrame, name: str = "conccl_rp") -> style.Finding:
     """What is missing to ideal with a DMA strategy, by bound and by the kernel that ends last."""
     parts = [
-        f"{row.bound}-bound, {row.last} last ({row.scenarios} scenarios): {row.lost:.1%} lost; the GEMM takes "
-        f"{row.gemm_slowdown:.3f}x its time alone, the transfer {row.transfer_slowdown:.3f}x"
+        f"{row.bound}-bound, {row.last} last ({row.scenarios} scenarios): {percent(row.lost, 1, '')} lost; the GEMM "
+        f"takes {row.gemm_slowdown:.3f}x its time alone, the transfer {row.transfer_slowdown:.3f}x"
         for row in losses(rows, name).itertuples()
     ]
     return style.Finding(f"What {name} lacks to ideal, medians. " + ".  \n".join(parts) + ".")

@@ -174,10 +174,15 @@ def finding_blocks(rows: pd.DataFrame) -> style.Finding:
     """Blocks that drive the link, per direction; a copy engine needs none."""
     parts = []
     for row in blocks_needed(rows).itertuples():
-        reached = "never" if np.isnan(row.of_link) else f"with {row.of_link:.0f} blocks"
+        never = np.isnan(row.of_link)
+        reached = (
+            f"never reaches {SHARE:.0%} of that"
+            if never
+            else f"reaches {SHARE:.0%} of that with {row.of_link:.0f} blocks"
+        )
         parts.append(
-            f"{DIRECTION_TEXT[row.direction]}: copy engine {row.link_gbs:.1f} GB/s on no SM; the SM kernel reaches "
-            f"{SHARE:.0%} of that {reached} (at most {row.best_share:.0%}, {row.best_gbs:.1f} GB/s, "
-            f"{row.blocks_at_best} blocks) and {SHARE:.0%} of its own best with {row.of_own:.0f}"
+            f"{DIRECTION_TEXT[row.direction]}: copy engine {row.link_gbs:.1f} GB/s on no SM; the SM kernel {reached} "
+            f"(at most {row.best_share:.0%}, {row.best_gbs:.1f} GB/s, "
+            f"{row.blocks_at_best} blocks), {SHARE:.0%} of its own best with {row.of_own:.0f}"
         )
     return style.Finding(".  \n".join(parts) + ".")

@@ -13,6 +13,9 @@ from c3lib.strategy import STRATEGIES
 SERIAL, SERIAL_ENGINE = "serial_sm_kernel", "serial_copy_engine"
 """GEMM, then transfer, on one stream: by the library's blocks, which is the unit, and by copy engines."""
 
+WORDS = {SERIAL_ENGINE: "serial, copy engine"}
+"""What stands for a name that is not a strategy's."""
+
 
 def relative_energy(rows: pd.DataFrame) -> pd.DataFrame:
     """Joules of a scenario under each strategy over its median when run serially, with intervals; same for time."""
@@ -42,7 +45,7 @@ def energy(rows: pd.DataFrame) -> Figure:
         axis.plot(part["median"], y, color=style.STRATEGY[name], label=name, **{**style.MODELLED, "marker": marker})
     other = table[table["strategy"] == SERIAL_ENGINE]
     look = {"ls": "none", "marker": "|", "ms": 15, "mew": 1.4, "color": style.GREY}
-    axis.plot(other["median"], other["scenario"].map(places), label="serial, copy engine", **look)
+    axis.plot(other["median"], other["scenario"].map(places), label=WORDS[SERIAL_ENGINE], **look)
     axis.axvline(1, color="#444444", lw=0.9)
     axis.set_yticks(list(places.values()), list(places), fontsize=8)
     axis.set(ylim=(-0.6, len(places) - 0.4), xlabel="energy over that of running serially with the SM kernel")
@@ -58,6 +61,7 @@ def finding_energy(rows: pd.DataFrame) -> style.Finding:
     table = relative_energy(rows)
     means = table[table["strategy"] != SERIAL].groupby("strategy")[["median", "seconds"]].mean().sort_values("median")
     parts = [
-        f"{row.Index} {row.median:.3f} of the energy in {row.seconds:.3f} of the time" for row in means.itertuples()
+        f"{WORDS.get(row.Index, row.Index)} {row.median:.3f} of the energy in {row.seconds:.3f} of the time"
+        for row in means.itertuples()
     ]
     return style.Finding("Mean over scenarios, relative to serial: " + "; ".join(parts) + ".")

@@ -1,115 +1,18 @@
-"""A GEMM beside a transfer as a device ran them: break-even size, order and priority, energy."""
+"""A GEMM beside a transfer as a device ran them: who is launched first, with what priority, and who waits."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from c3lib.figures import style
-from c3lib.figures.measured import DIRECTION, DIRECTION_TEXT, TRANSPORT, beside, blocks_text, medians, stamp
-from c3lib.workload import format_size
+from c3lib.figures.measured import DIRECTION, DIRECTION_TEXT, TRANSPORT, beside, medians, stamp
 
-# --- from which size on overlap pays ---
-
-
-def gain_by_size(rows: pd.DataFrame) -> pd.DataFrame:
-    """Share of the serial time that overlap saves, by GEMM, transport and size, with its interval."""
-    pairs = beside(rows)
-    kept = pairs["sms_granted"].map(lambda count: f", {count} SMs withheld" if count else "")
-    pairs = pairs.assign(
-        line=pairs["transport"].map({"copy_engine": "copy engine", "sm_kernel": "SM kernel"})
-        + pairs["blocks"].map(blocks_text)
-        + kept
-    )
-    table = medians(pairs, ["gemm", "bound", "line", "transport", "sms_granted", "total_bytes"], "saved")
-    alone = pairs.groupby("gemm")["gemm_alone_s"].median().rename("gemm_alone_s")
-    return table.join(alone, on="gemm")
-
-
-def break_even(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per GEMM and transport the smallest size from which on overlap gains at every larger size, beyond its interval.
-
-    ``break_even_bytes`` is inf where the largest size does not gain; of ``sizes`` the interval lies wholly above 0 at
-    ``sure``, wholly below at ``loses``.
-    """
-    found = []
-    for (gemm, line), part in gain_by_size(rows).groupby(["gemm", "line"]):
-        part = part.sort_values("total_bytes")
-        unsure = part.loc[part["low"] <= 0, "total_bytes"]
-        gains = part.loc[part["total_bytes"] > (unsure.max() if len(unsure) else 0), "total_bytes"]
-        found.append(
-            {
-                "gemm": gemm,
-                "line": line,
-                "break_even_bytes": float(gains.min()) if len(gains) else np.inf,
-                "loses": int((part["high"] < 0).sum()),
-                "sure": int((part["low"] > 0).sum()),
-                "sizes": len(part),
-                "least_bytes": int(part["total_bytes"].min()),
-                "gemm_alone_s": part["gemm_alone_s"].iloc[0],
-            }
-        )
-    return pd.DataFrame(found)
-
-
-@style.styled
-def gain(rows: pd.DataFrame) -> Figure:
-    """Share of serial time saved against transfer size, with the break-even size of each transport marked."""
-    table, marks = gain_by_size(rows), break_even(rows).set_index(["gemm", "line"])["break_even_bytes"]
-    gemms = table.drop_duplicates("gemm").sort_values("gemm_alone_s")
-    figure, axes = style.canvas(1, len(gemms), sharey=True, height_in=3.9, squeeze=False)
-    for axis, gemm in zip(axes[0], gemms.itertuples(), strict=True):
-        for name, part in table[table["gemm"] == gemm.gemm].groupby("line"):
-            look = {"color": _colour(part), "ls": "--" if part["sms_granted"].iloc[0] else "-"}
-            axis.fill_between(
-                part["total_bytes"], part["low"] * 100, part["high"] * 100, color=look["color"], alpha=0.2, lw=0
-            )
-            axis.plot(part["total_bytes"], part["median"] * 100, marker="o", ms=3, label=name, **look)
-            mark = marks[gemm.gemm, name]
-            if np.isfinite(mark):
-                value = part.loc[part["total_bytes"] == mark, "median"].iloc[0] * 100
-                axis.plot([mark], [value], marker="o", ms=10, mfc="none", mec=look["color"], mew=1.5)
-        axis.axhline(0, color="#444444", lw=0.9)
-        style.size_axis(axis, table["total_bytes"], "total bytes of the all-gather")
-        axis.set_xlim(table["total_bytes"].min() / 1.6, table["total_bytes"].max() * 1.6)
-        axis.set_title(f"{gemm.gemm}, {gemm.gemm_alone_s * 1e3:.2g} ms", fontsize=9)
-    axes[0][0].set_ylabel("% of serial time saved by overlap")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside upper center",
-        ncols=3,
-        title="circled: break-even, gains from here on",
-        title_fontsize=8.5,
-    )
-    stamp(figure, rows, f"{table['total_bytes'].nunique()} sizes")
-    return figure
-
-
-def _colour(part: pd.DataFrame) -> str:
-    if part["transport"].iloc[0] == "copy_engine":
-        return TRANSPORT["copy engine"]
-    return style.STRATEGY["c3_rp"] if part["sms_granted"].iloc[0] else style.STRATEGY["c3_base"]
-
-
-def finding_break_even(rows: pd.DataFrame) -> style.Finding:
-    """The break-even size of each transport beside each GEMM."""
-    parts = []
-    for row in break_even(rows).itertuples():
-        beyond = np.isfinite(row.break_even_bytes)
-        size = f"gains from {format_size(int(row.break_even_bytes))} on" if beyond else "**gains at no size for sure**"
-        size = f"gains at every size, {format_size(row.least_bytes)} and more" if row.sure == row.sizes else size
-        loses = f", loses for sure at {row.loses} of {row.sizes} sizes" if row.loses else ""
-        parts.append(f"{row.line} beside {row.gemm} ({row.gemm_alone_s * 1e3:.2g} ms): {size}{loses}")
-    return style.Finding(".  \n".join(parts) + ".")
-
-
-# --- order and priority ---
-
-WAITING_BLOCKS = (8, 32)
-"""Blocks for which waiting is told: enough to drive the link, and the library's default."""
+WAITING_BLOCKS = (8, 32, 64)
+"""Blocks for which waiting is told: enough to drive the link, the library's default, and twice that."""
 
 SAME = 0.05
 """Orders whose fractions of ideal differ by less are called equal (ours)."""
@@ -161,7 +64,7 @@ def order(rows: pd.DataFrame, value: str = "fraction") -> Figure:
         for level in (best.min(), best.max()):
             axis.axhline(level, color=TRANSPORT["copy engine"], lw=1.2)
         axis.axhspan(
-            best.min(), best.max(), color=TRANSPORT["copy engine"], alpha=0.3, lw=0, label="copy engine, all four"
+            best.min(), best.max(), color=TRANSPORT["copy engine"], alpha=0.3, lw=0, label="copy engine, any order"
         )
         axis.axhline(0 if value == "fraction" else 1, color="#444444", lw=0.8)
         axis.set_xscale("log", base=2)
@@ -182,18 +85,59 @@ def finding_order(rows: pd.DataFrame) -> style.Finding:
     table, parts = by_order(rows, "fraction"), []
     kernel = table[(table["transport"] == "sm_kernel") & (table["sms_asked"] == 0)]
     for (bound, gemm), part in kernel.groupby(["bound", "gemm"]):
-        means = part.groupby(["first", "blocks"])["median"].mean().unstack("first")
-        each = ", ".join(f"{row.Index} → {row.gemm:.2f} and {row.transfer:.2f}" for row in means.itertuples())
-        worse = means.index[means["transfer"] < means["gemm"] - SAME]
-        better = means.index[means["transfer"] > means["gemm"] + SAME]
-        arms = part.pivot(index=["first", "blocks"], columns="high_priority", values="median")
-        change = (arms[True] - arms[False]).abs()
+        values = part[~part["high_priority"]].pivot(index="blocks", columns="first", values="median")
+        each = ", ".join(f"{row.Index} → {row.gemm:.2f} and {row.transfer:.2f}" for row in values.itertuples())
+        worse = values.index[values["transfer"] < values["gemm"] - SAME]
+        better = values.index[values["transfer"] > values["gemm"] + SAME]
         parts.append(
-            f"{bound}-bound {gemm}, blocks → fraction with the GEMM first and with the transfer first: {each}. "
-            f"Transfer first is better with {_listed(better)}, worse with {_listed(worse)}; priority changes at most "
-            f"{change.max():.2f} (with {change.idxmax()[1]})"
+            f"{bound}-bound {gemm}, blocks → fraction with the GEMM first and with the transfer first, default "
+            f"priority: {each}. Transfer first is better with {_listed(better)}, worse with {_listed(worse)}; "
+            + _of_priority(part)
         )
-    return style.Finding(".  \n".join(parts) + ".")
+    text = ".  \n".join(parts + [_told_apart(row) for row in two_groups(rows).itertuples()])
+    return style.Finding(text + ".")
+
+
+def _of_priority(part: pd.DataFrame) -> str:
+    """What priority changes where the intervals with and without it do not overlap."""
+    arms = part.set_index(["first", "blocks", "high_priority"])[["median", "low", "high"]].unstack()
+    lower, upper = arms["low"].max(axis=1), arms["high"].min(axis=1)
+    change = (arms["median"][True] - arms["median"][False])[lower > upper]
+    if change.empty:
+        return "priority changes nothing beyond its interval"
+    first, blocks = change.abs().idxmax()
+    told = f"{change[first, blocks]:+.2f} ({blocks} blocks, {ARMS[first, False][0]})"
+    return f"priority changes {len(change)} of {len(arms)} beyond their intervals, at most by {told}"
+
+
+def two_groups(rows: pd.DataFrame) -> pd.DataFrame:
+    """Arms (SM kernel, no SMs left free, default priority) whose repetitions fall into two groups far apart.
+
+    That is: a gap of more than :data:`SAME` in the fraction of ideal that is over twice as wide as either group, of at
+    least two repetitions each. ``lower`` and ``upper`` are the groups' medians, ``lower_count`` their sizes.
+    """
+    pairs, found = beside(rows), []
+    kept = (pairs["transport"] == "sm_kernel") & (pairs["sms_asked"] == 0) & ~pairs["high_priority"]
+    pairs = pairs[kept & (pairs["direction"] == "both")]
+    for key, values in pairs.groupby(["bound", "first", "blocks"])["fraction"]:
+        values = np.sort(values)
+        if len(values) < 4:
+            continue
+        count = 2 + int(np.argmax(np.diff(values)[1:-1]))
+        lower, upper = values[:count], values[count:]
+        gap = upper[0] - lower[-1]
+        if gap > max(SAME, 2 * np.ptp(lower), 2 * np.ptp(upper)):
+            found.append([*key, np.median(lower), np.median(upper), len(lower), len(upper)])
+    names = ["lower", "upper", "lower_count", "upper_count"]
+    return pd.DataFrame(found, columns=["bound", "first", "blocks", *names])
+
+
+def _told_apart(row: Any) -> str:
+    return (
+        f"{row.bound}-bound, {ARMS[row.first, False][0]}, {row.blocks} blocks: repetitions fall into two groups, "
+        f"{row.lower:.2f} ({row.lower_count}) and {row.upper:.2f} ({row.upper_count})"
+        + (", as if both blocks were on one SM or on two" if row.blocks == 2 and row.first == "gemm" else "")
+    )
 
 
 def _listed(blocks: pd.Index) -> str:
@@ -216,17 +160,18 @@ def waiting(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def finding_waiting(rows: pd.DataFrame) -> style.Finding:
-    """How much of the second kernel runs only after the first has ended."""
-    table = waiting(rows)
-    parts = []
+    """How long the second kernel goes on after the first has ended."""
+    table, parts = waiting(rows), []
     for blocks in [count for count in WAITING_BLOCKS if count in table["blocks"].values]:
-        each = [
-            f"{row.bound}-bound, {'GEMM' if row.first == 'gemm' else 'transfer'} first: {row.median:.0%} of the "
-            f"{'transfer' if row.first == 'gemm' else 'GEMM'}"
-            for row in table[table["blocks"] == blocks].itertuples()
-        ]
-        parts.append(f"with {blocks} blocks, " + "; ".join(each))
-    return style.Finding("What runs only after the kernel launched first has ended, " + ".  \n".join(parts) + ".")
+        each = []
+        for row in table[table["blocks"] == blocks].sort_values(["bound", "first"]).itertuples():
+            first, second = ("GEMM", "transfer") if row.first == "gemm" else ("transfer", "GEMM")
+            each.append(
+                f"{row.bound}-bound, {first} first: the {second} goes on, after the {first} has ended, for "
+                f"{row.median:.0%} of its time alone"
+            )
+        parts.append(f"With {blocks} blocks, " + "; ".join(each))
+    return style.Finding(".  \n".join(parts) + ".")
 
 
 def finding_directions(rows: pd.DataFrame) -> style.Finding:

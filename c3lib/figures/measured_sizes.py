@@ -34,8 +34,8 @@ def _lines(table: pd.DataFrame) -> dict[str, dict]:
     looks = {}
     for name, part in table.groupby("line"):
         kind = part["way"].iloc[0]
-        dash = "--" if kind == "SM kernel" and part["blocks"].iloc[0] != table["blocks"].max() else "-"
-        looks[name] = {"color": TRANSPORT[kind], "ls": dash}
+        fewer = kind == "SM kernel" and part["blocks"].iloc[0] != table["blocks"].max()
+        looks[name] = {"color": style.STRATEGY["c3_rp"] if fewer else TRANSPORT[kind], "ls": "--" if fewer else "-"}
     return looks
 
 
@@ -98,15 +98,17 @@ def latency(rows: pd.DataFrame) -> Figure:
 def latency_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Start-up time and rate of each transport: ``t = start_us + bytes / rate_gbs``.
 
-    ``start_us`` is the time at the smallest size, ``rate_gbs`` the rate at the largest, ``half_bytes`` the size at
-    which the line through both runs at half that rate (their product).
+    ``start_us`` is the time at the smallest size, ``rate_gbs`` the rate at the largest, ``half_bytes`` the bytes over
+    the link at which half that rate is first reached, interpolated between sizes (by their logarithms).
     """
     found = []
     for which in ("one", "plan"):
         for name, part in by_size(rows, which).groupby("line"):
             first, last = part.iloc[0], part.iloc[-1]
             start_us = first["link_bytes"] / first["median"] / 1e3
-            found.append([name, int(last["copies"]), start_us, last["median"], start_us * last["median"] * 1e3])
+            rates = np.maximum.accumulate(part["median"])
+            half_bytes = 2 ** np.interp(last["median"] / 2, rates, np.log2(part["link_bytes"]))
+            found.append([name, int(last["copies"]), start_us, last["median"], half_bytes])
     return pd.DataFrame(found, columns=["line", "copies", "start_us", "rate_gbs", "half_bytes"])
 
 
@@ -116,7 +118,7 @@ def finding_latency(rows: pd.DataFrame) -> style.Finding:
     parts = [
         f"{row.line}, {row.copies} cop{'y' if row.copies == 1 else 'ies'}: {row.start_us:.1f} µs at the smallest size, "
         f"{row.rate_gbs:.1f} GB/s at the largest, half of that from about "
-        f"{format_size(2 ** round(np.log2(row.half_bytes)))}"
+        f"{row.half_bytes / 2**20:.2g} MiB over the link"
         for row in table.itertuples()
     ]
     plain, batched = (
@@ -130,4 +132,27 @@ def finding_latency(rows: pd.DataFrame) -> style.Finding:
             if saved > 0
             else f"  \nBatching **costs** {-saved:.2f} µs a copy."
         )
-    return style.Finding(text)
+    return style.Finding(text + "".join(f"  \n{sentence}" for sentence in _of_dips(rows)))
+
+
+def dips(rows: pd.DataFrame) -> pd.DataFrame:
+    """Sizes of plans at which a transport's rate lies below that of both neighbouring sizes, beyond the intervals.
+
+    ``share`` is the rate over the mean of the two neighbours'.
+    """
+    table = by_size(rows)
+    lines = table.groupby("line")
+    before, after = lines[["median", "low"]].shift(1), lines[["median", "low"]].shift(-1)
+    share = 2 * table["median"] / (before["median"] + after["median"])
+    below = table["high"] < np.minimum(before["low"], after["low"])
+    return table.assign(share=share)[below]
+
+
+def _of_dips(rows: pd.DataFrame) -> list[str]:
+    """A sentence a size at which rates dip."""
+    count = by_size(rows)["line"].nunique()
+    return [
+        f"At {format_size(int(size))} in total the rate dips with {len(part)} of {count} transports, to "
+        f"{part['share'].min():.0%} to {part['share'].max():.0%} of that at the neighbouring sizes; why is not known."
+        for size, part in dips(rows).groupby("total_bytes")
+    ]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from c3lib.errors import C3Error
 from c3lib.figures import style
-from c3lib.figures.measured import beside, medians, stamp
+from c3lib.figures.measured import beside, medians, percent, stamp
 
 COUNTERS = {"dram_read_bytes": "device-memory reads", "l2_miss_sectors": "L2 misses"}
 """Counters that the premise is judged by."""
@@ -132,12 +132,6 @@ def counters(rows: pd.DataFrame) -> Figure:
         axes[0].text(0.93, 0.99 - 0.075 * place, f"{symbol} {bound}-bound", transform=axes[0].transAxes, **look)
     stamp(figure, rows, f"{table['gemm'].nunique()} GEMMs")
     return figure
-
-
-def percent(share: float, places: int) -> str:
-    """``"+1.5 %"``, signed unless it rounds to nothing: never ``"-0.0 %"``."""
-    value = round(share * 100, places) + 0.0
-    return f"{value:{'+' if value else ''}.{places}f} %"
 
 
 def _ends(row: Any, places: int = 2) -> str:

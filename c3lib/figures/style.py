@@ -116,9 +116,13 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 
 def canvas(rows: int = 1, columns: int = 1, *, height_in: float = HEIGHT_IN, **more: Any) -> tuple[Figure, Any]:
     """A figure of the reader's width with room for the stamp, and its axes (one, or an array)."""
-    room = 0.2 / height_in
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout=ConstrainedLayoutEngine(rect=(0, room, 1, 1 - room)))
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout=_layout(0.2 / height_in))
     return figure, figure.subplots(rows, columns, **more)
+
+
+def _layout(room: float) -> ConstrainedLayoutEngine:
+    """A layout that leaves the share ``room`` of the figure's height to the stamp."""
+    return ConstrainedLayoutEngine(rect=(0, room, 1, 1 - room))
 
 
 def shown(rows: pd.DataFrame) -> str:
@@ -148,8 +152,7 @@ def stamp(figure: Figure, evidence: str, node: str, n: str, note: str = "our sha
     written = figure.text(0.995, 0.008, text, ha="right", va="bottom", fontsize=STAMP_PT, color=GREY, gid="stamp")
     if written.get_window_extent().x0 < 0.01 * figure.bbox.width:  # a margin, as letters differ a little by format
         written.set_text(_two_lines(text))
-        room = 0.33 / figure.get_figheight()
-        figure.get_layout_engine().set(rect=(0, room, 1, 1 - room))
+        figure.set_layout_engine(_layout(0.33 / figure.get_figheight()))
 
 
 def _two_lines(text: str, separator: str = " · ") -> str:
