@@ -12,6 +12,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from c3lib import metrics
 from c3lib.backends.base import AD_HOC, Timings
 from c3lib.collectives import build_plan
 from c3lib.cuda.gemm import SETS
@@ -145,7 +146,7 @@ class CudaBackend:
         """
         found = [self._run(scenario, strategy, repetition) for scenario in scenarios]
         columns: dict[str, Any] = {name: np.array([row[name] for row in found]) for name in found[0]}
-        path = "; ".join(dict.fromkeys(columns.pop("path").tolist()))
+        path = columns.pop("path").tolist()
         main = {name: columns.pop(name) for name in Timings.MAIN}
         return Timings(**main, path=path, more=columns)
 
@@ -163,20 +164,21 @@ class CudaBackend:
         both = runs["both"]
         gemm_alone = runs["gemm"].times.gemm_end_s - runs["gemm"].times.gemm_start_s
         own_alone = runs["own"].times.transfer_end_s - runs["own"].times.transfer_start_s
-        longer, serial = max(gemm_alone, own_alone), gemm_alone + own_alone
+        speedup = metrics.realised_speedup(gemm_alone, own_alone, both.times.end_s)
+        own_fraction = metrics.fraction_of_ideal(speedup, metrics.ideal_speedup(gemm_alone, own_alone))
         return {
             "gemm_alone_s": gemm_alone,
             "collective_alone_s": runs["library"].times.transfer_end_s - runs["library"].times.transfer_start_s,
             "gemm_end_s": both.times.gemm_end_s,
             "collective_end_s": both.times.transfer_end_s,
             "concurrent_s": both.times.end_s,
-            "cus_taken": float(max(both.granted, setting.blocks if setting.blocks else 0)),
+            "cus_taken": float(max(both.granted, setting.blocks)),
             "verified": all(region.verified for region in runs.values()),
             "path": both.path,
             **describe(setting, both),
             "link_bytes": self.rig.buffers.link_nbytes,
             "own_alone_s": own_alone,
-            "own_fraction": (serial / both.times.end_s - 1) / (serial / longer - 1),
+            "own_fraction": float(own_fraction),
             "overlap_s": both.times.overlap_s,
             **both.health(),
         }

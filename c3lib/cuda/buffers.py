@@ -19,7 +19,6 @@ from c3lib.transfer import HOST_IN, HOST_OUT, POISON, RECEIVE, SEND, TransferPla
 
 DIRECTIONS = {"in": (HOST_IN,), "out": (HOST_OUT,), "both": (HOST_IN, HOST_OUT)}
 _SCRATCH = 1 << 26  # bytes moved between GPU and host memory at a time when filling and checking
-_NONE = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,11 @@ class Buffers:
                 f"{plan}: topology {plan.topology!r} needs several GPUs; one GPU measures 'host', its peers' buffers "
                 "in pinned host memory"
             )
+        self.chosen = np.flatnonzero(np.isin(plan.copies["engine"], DIRECTIONS[direction]))
+        if not len(self.chosen):
+            raise C3Error(f"{plan}: moves nothing over the link (direction {direction!r}), so there is nothing to time")
+        self.local = np.flatnonzero(plan.is_local)
+        self.link_nbytes = int(plan.copies["nbytes"][self.chosen].sum())
         self.cuda, self.plan, self.direction = cuda, plan, direction
         self._stream = cuda.device.default_stream
         torch = cuda.torch
@@ -63,12 +67,6 @@ class Buffers:
             largest = max([*plan.src_nbytes, *plan.dst_nbytes, 1])
             self._scratch = torch.empty(min(_SCRATCH, largest), dtype=torch.uint8, device="cuda")
             self._wrong = torch.empty(2, dtype=torch.int64, device="cuda")
-        engines = plan.copies["engine"]
-        self.chosen = np.flatnonzero(np.isin(engines, DIRECTIONS[direction]))
-        self.local = np.flatnonzero(plan.is_local)
-        if not len(self.chosen):
-            raise C3Error(f"{plan}: moves nothing over the link (direction {direction!r}), so there is nothing to time")
-        self.link_nbytes = int(plan.copies["nbytes"][self.chosen].sum())
 
     def address(self, rank: int, buffer: int) -> int:
         """Where a buffer of a rank lies, an address that GPU and copy engines understand."""
