@@ -1,6 +1,7 @@
 """The tornado: which constants matter at all, closed cases, and bounds."""
 
 import pytest
+from model_cases import NODES
 
 from c3lib.errors import C3Error
 from c3lib.experiment import run_suite, summarise
@@ -80,3 +81,12 @@ def test_the_larger_the_swing_the_wider_the_bar():
     key = ["interference.memory_queueing"]
     wide, narrow = (tornado(MI300X, swing, keys=key).set_index("metric").loc["conccl"] for swing in (0.4, 0.1))
     assert wide["low"] > narrow["low"] > narrow["base"] > narrow["high"] > wide["high"]
+
+
+@pytest.mark.parametrize("node", NODES.values(), ids=NODES)
+def test_a_switch_is_not_moved_by_a_share(node):
+    """Turned over, resident GEMM kernels would look like the MI300X's most sensitive number."""
+    rows = tornado(node, keys=["gpu.resident_gemm"])
+    assert (rows["low_value"] == rows["value"]).all()
+    assert (rows["high_value"] == rows["value"]).all()
+    assert (rows["high"] == rows["base"]).all()

@@ -49,9 +49,10 @@ def headline(node: Node, suite: str = "conccl30") -> dict[str, float]:
 def tornado(node: Node, swing: float = 0.2, suite: str = "conccl30", keys: Iterable[str] | None = None) -> pd.DataFrame:
     """Headline results with each constant lowered and raised by ``swing`` (a share), the others as they are.
 
-    A count moves by at least one, and to a whole number that the node allows; a value is kept inside its possible
-    range, so ``low_value`` or ``high_value`` may be nearer than the swing. Columns: key, unit, value, low_value,
-    high_value, metric, base, low, high. Raises :class:`C3Error` for an unknown key or a swing outside (0, 1).
+    A count moves by at least one, and to a whole number that the node allows; a switch (0 or 1) stays as it is; a value
+    is kept inside its possible range, so ``low_value`` or ``high_value`` may be nearer than the swing. Columns: key,
+    unit, value, low_value, high_value, metric, base, low, high. Raises :class:`C3Error` for an unknown key or a swing
+    outside (0, 1).
     """
     if not 0 < swing < 1:
         raise C3Error(f"swing must lie between 0 and 1, not {swing!r}")
@@ -78,6 +79,8 @@ def _moved(node: Node, constant: Constant, share: float) -> Node:
     """The node with one constant moved as far as it may be; the node itself where it may not move that way at all."""
     section, name = constant.key.split(".")
     meta = next(item.metadata for item in fields(SECTIONS[section]) if item.name == name)
+    if meta["whole"] and (meta["low"], meta["high"]) == (0, 1):
+        return node  # a switch: turning it over is another model, not a share more of this one
     value = constant.value * (1 + share)
     if meta["whole"]:
         step = node.gpu.dies if constant.key == "gpu.cus" else 1
