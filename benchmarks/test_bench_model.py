@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from c3lib.collectives import build_plan
 from c3lib.files import ROOT
 from c3lib.hardware import load_node
 from c3lib.heuristics import score_split
@@ -17,6 +16,7 @@ from c3lib.model.timeline import timeline
 from c3lib.strategy import STRATEGIES
 from c3lib.suites import load_suite, random_suite
 from c3lib.transfer import prove
+from c3lib.transfer.builders import build_plan
 
 NODE = load_node("mi300x_8")
 SUITE = load_suite("conccl30", NODE.ranks)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from c3lib.collectives import build_plan
+from c3lib.transfer.builders import build_plan
 
 COPIES = 56
 SHARD_NBYTES = 64 * 1024

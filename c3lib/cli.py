@@ -237,8 +237,8 @@ def plan(
       c3 plan --collective all-gather --size 1MiB --prove
     """
     from c3lib import listings, transfer
-    from c3lib.collectives import build_plan
     from c3lib.hardware import load_node
+    from c3lib.transfer.builders import build_plan
     from c3lib.workload import parse_size
 
     there, nbytes = load_node(node), parse_size(size)

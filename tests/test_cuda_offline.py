@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from c3lib.collectives import build_plan
 from c3lib.cuda import device, partition, path, region, source
 from c3lib.cuda.buffers import Buffers, Check
 from c3lib.cuda.device import checked, missing_packages, open_device, said_clearly
@@ -28,6 +27,7 @@ from c3lib.errors import C3Error
 from c3lib.files import ROOT
 from c3lib.hardware import load_node
 from c3lib.suites import load_suite
+from c3lib.transfer.builders import build_plan
 from c3lib.transfer.exactness import _MIX, _TOP_BITS
 
 CODES = IntEnum("CODES", {"CUDA_SUCCESS": 0, "CUDA_ERROR_INVALID_VALUE": 1, "CUDA_ERROR_ILLEGAL_ADDRESS": 700})

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from c3lib.collectives import build_plan
 from c3lib.errors import C3Error
 from c3lib.files import ROOT
 from c3lib.transfer import (
@@ -25,6 +24,7 @@ from c3lib.transfer import (
     send_buffers,
     verify,
 )
+from c3lib.transfer.builders import build_plan
 from c3lib.transfer.plan import COLUMNS
 
 FLAT = build_plan("all-gather", 1000, 4)

@@ -14,7 +14,6 @@ import numpy as np
 
 from c3lib import metrics
 from c3lib.backends.base import AD_HOC, Timings
-from c3lib.collectives import build_plan
 from c3lib.cuda.gemm import SETS
 from c3lib.cuda.region import GATE
 from c3lib.cuda.rig import Region, Rig, Setting
@@ -23,6 +22,7 @@ from c3lib.hardware import Node
 from c3lib.model.contention import withheld_cus
 from c3lib.model.kernels import batch
 from c3lib.strategy import Strategy
+from c3lib.transfer.builders import build_plan
 from c3lib.workload import Scenario
 
 SWEEP_REPEATS = 3

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from c3lib.collectives import build_plan, variants
 from c3lib.figures import style
 from c3lib.transfer import prove
+from c3lib.transfer.builders import build_plan, variants
 
 
 def proofs(ranks: int = 8, nbytes: int = 1_000_003) -> pd.DataFrame:

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import Any, Iterator
 
 from c3lib.backends.cuda import CudaBackend
-from c3lib.collectives import build_plan
 from c3lib.cuda.rig import Setting
 from c3lib.errors import C3Error
 from c3lib.files import write_text
 from c3lib.hardware import load_node
 from c3lib.measure.regions import COMPUTE_BOUND, MEMORY_BOUND, equal_transfer
+from c3lib.transfer.builders import build_plan
 
 GEMMS = (COMPUTE_BOUND[0], MEMORY_BOUND[0])
 BLOCKS = (4, 16, 32, 64)

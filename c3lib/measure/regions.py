@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from c3lib.backends.cuda import CudaBackend, describe
-from c3lib.collectives import build_plan
 from c3lib.cuda.rig import Region, Setting
 from c3lib.measure.rounds import Group
+from c3lib.transfer.builders import build_plan
 from c3lib.workload import Gemm
 
 COMPUTE_BOUND = (Gemm(8192, 8192, 8192), Gemm(4096, 8192, 8192))

@@ -1,7 +1,7 @@
 """Transfer plans: a collective as a list of copies that every executor (host, model, CUDA, HSA) runs alike.
 
 ``plan`` the format, ``definition`` what each collective means, ``check`` whether a plan is sound, ``exactness`` the
-host executor and the byte proof. Builders stand in :mod:`c3lib.collectives`; conventions are told in
+host executor and the byte proof. Builders stand in :mod:`c3lib.transfer.builders`; conventions are told in
 ``docs/transfer_plans.md``.
 """
 

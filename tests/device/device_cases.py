@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from c3lib.collectives import build_plan
 from c3lib.cuda.buffers import Buffers
 from c3lib.cuda.device import Cuda
 from c3lib.cuda.gemm import Operands
 from c3lib.cuda.region import Gate, timed
 from c3lib.cuda.source import launch
 from c3lib.cuda.transport import CopyEngine, SmKernel, new_stream
+from c3lib.transfer.builders import build_plan
 
 MIB = 1 << 20
 ARMS = ("copy_engine", "copy_engine batched", "sm_kernel 8")

@@ -6,12 +6,12 @@ from device_cases import ARMS, MIB, buffers_of, each_arm, moved, only, run, tran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from c3lib.collectives import build_plan
 from c3lib.cuda.buffers import DIRECTIONS, Buffers
 from c3lib.cuda.gemm import Operands
 from c3lib.cuda.rig import Rig
 from c3lib.cuda.transport import CHUNK_NBYTES, new_stream
 from c3lib.transfer import HOST_IN, KINDS, POISON, execute_on_host, pattern
+from c3lib.transfer.builders import build_plan
 from c3lib.workload import Gemm
 
 pytestmark = pytest.mark.device

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from c3lib.collectives import BUILDERS, build_plan, variants
 from c3lib.errors import C3Error
 from c3lib.hardware import COLLECTIVES, load_node, node_names
 from c3lib.transfer import (
@@ -26,6 +25,7 @@ from c3lib.transfer import (
     shards,
     verify,
 )
+from c3lib.transfer.builders import BUILDERS, build_plan, variants
 from c3lib.transfer.definition import DEFINITIONS
 
 MIB = 1 << 20
