@@ -171,11 +171,12 @@ def cut(source, target, nbytes):
         source, target, nbytes = source + CHUNK_NBYTES, target + CHUNK_NBYTES, nbytes - CHUNK_NBYTES
 
 
-def test_f20_no_payload_of_the_host_suite_is_misaligned():
+@pytest.mark.parametrize(("name", "suite"), [("h200_1", "conccl30_host"), ("h200_2", "conccl30_nvlink")])
+def test_f20_no_payload_of_the_measured_suites_is_misaligned(name, suite):
     """The SM kernel moves 16 bytes at a time where it may: what it is compared on must let it."""
-    node = load_node("h200_1")
-    for scenario in load_suite("conccl30_host", node.ranks):
-        plan = build_plan(scenario.collective.kind, scenario.collective.nbytes, node.ranks, "host")
+    node = load_node(name)
+    for scenario in load_suite(suite, node.ranks):
+        plan = build_plan(scenario.collective.kind, scenario.collective.nbytes, node.ranks, node.topology)
         for field in ("src_offset", "dst_offset", "nbytes"):
             assert (plan.copies[field] % 16 == 0).all(), f"{scenario.name}: {field}"
 
