@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from c3lib import metrics
 from c3lib.errors import C3Error
 from c3lib.hardware import Node, load_node
-from c3lib.measured import EXPERIMENTS, FOLDER, read_measured, table_path
+from c3lib.measured import ENGINE_DRIVEN, EXPERIMENTS, FOLDER, TRANSPORTS, read_measured, table_path
 from c3lib.model import kernels
 from c3lib.model.contention import predict
 from c3lib.strategy import STRATEGIES, Strategy
@@ -35,7 +35,6 @@ WAYS = {"isolated": "isolated times given", "constants": "from constants alone"}
 TARGETS = {"all": 0.08, "copy engine": 0.04}
 """Mean absolute error that the project aims at, isolated times given."""
 
-TRANSPORTS = {"copy_engine": "copy engine", "sm_kernel": "SM kernel"}
 PARTITIONS = {"none": "no SMs withheld", "sm target": "SM target", "green context": "green contexts"}
 SETTING = ["transport", "batched", "blocks", "first", "high_priority", "sms_granted", "partition"]
 _SCENARIO = ["gemm", "dtype", "bound", "collective", "ranks", "total_bytes"]
@@ -91,21 +90,32 @@ def _medians(rows: pd.DataFrame, times: list[str]) -> pd.DataFrame:
 
 def _own_alone_s(swept: pd.DataFrame, suite: pd.DataFrame, node: str, folder: Path) -> pd.Series:
     """Isolated times of the sweep's SM kernels: of the suite where it ran as many blocks, else by their ratio."""
-    known = suite.groupby(["scenario", "blocks"])["own_alone_s"].median().rename("own_alone_s")
-    found = swept[["scenario", "blocks"]].join(known, on=["scenario", "blocks"])["own_alone_s"]
+    kernel, how = ["transport", "blocks"], ["scenario", "transport", "blocks"]
+    known = suite.groupby(how)["own_alone_s"].median().rename("own_alone_s")
+    found = swept[how].join(known, on=how)["own_alone_s"]
     if found.notna().all():
         return found
     rows, _ = read_measured(node, "isolated", folder)
-    alone = rows["verified"] & (rows["transport"] == "sm_kernel") & rows["gemm_s"].isna()
-    rows = rows[alone & (rows["direction"] == "both")]
+    rows = rows[rows["verified"] & rows["gemm_s"].isna() & (rows["direction"] == "both") & (rows["blocks"] > 0)]
     size = rows.groupby("total_bytes")["blocks"].nunique().idxmax() if len(rows) else 0
-    time_s = rows[rows["total_bytes"] == size].groupby("blocks")["transfer_s"].median()
-    library = [load_node(node).library[kind].default_cus for kind in swept["collective"]]
-    lacking = sorted({*swept["blocks"], *library} - set(time_s.index))
+    time_s = rows[rows["total_bytes"] == size].groupby(kernel)["transfer_s"].median()
+    own = pd.MultiIndex.from_frame(swept[kernel])
+    library = pd.MultiIndex.from_frame(_library(swept, suite, node)[kernel])
+    lacking = sorted(set(own).union(library) - set(time_s.index))
     if lacking:
-        raise C3Error(f"{table_path(node, 'isolated', folder)}: has no transfer alone by {lacking[0]} thread blocks")
-    ratio = time_s.loc[swept["blocks"]].to_numpy() / time_s.loc[library].to_numpy()
-    return found.fillna(swept["collective_alone_s"] * ratio)
+        (transport, blocks), path = lacking[0], table_path(node, "isolated", folder)
+        raise C3Error(f"{path}: has no transfer alone by {blocks} thread blocks of {TRANSPORTS[transport]}")
+    return found.fillna(swept["collective_alone_s"] * (time_s.loc[own].to_numpy() / time_s.loc[library].to_numpy()))
+
+
+def _library(swept: pd.DataFrame, suite: pd.DataFrame, node: str) -> pd.DataFrame:
+    """Transport and blocks by which the library ran each row's scenario: those of ``c3_base``, or its default."""
+    ran = suite[suite["strategy"] == "c3_base"].set_index("scenario")[["transport", "blocks"]]
+    found = swept[["scenario"]].join(ran, on="scenario")
+    default = swept["collective"].map({kind: library.default_cus for kind, library in load_node(node).library.items()})
+    return found.assign(
+        transport=found["transport"].fillna(swept["transport"]), blocks=found["blocks"].fillna(default).astype(int)
+    )
 
 
 def predict_rows(rows: pd.DataFrame, node: Node) -> NDArray:
@@ -135,7 +145,8 @@ def isolated_rows(rows: pd.DataFrame, node: Node) -> pd.DataFrame:
 
 def _batches(rows: pd.DataFrame, node: Node) -> Iterator[tuple]:
     """Rows that the model can take at once: ``((transport, first), places, gemm, collective, blocks)``."""
-    transports, orders = {"copy_engine": "dma", "sm_kernel": "cu"}, {"gemm": "gemm", "transfer": "collective"}
+    transports = {name: "dma" if name in ENGINE_DRIVEN else "cu" for name in TRANSPORTS}
+    orders = {"gemm": "gemm", "transfer": "collective"}
     keys = pd.DataFrame({"transport": rows["transport"].map(transports), "first": rows["first"].map(orders)})
     for (transport, first), place in keys.reset_index(drop=True).groupby(["transport", "first"]).indices.items():
         part = rows.iloc[place]
@@ -215,7 +226,7 @@ def _score(rows: pd.DataFrame, seed: int) -> dict:
 
 def describe(row: pd.Series) -> str:
     """A configuration in words."""
-    parts = [] if row["transport"] == "copy_engine" else [f"{row['blocks']} blocks"]
+    parts = [] if row["transport"] in ENGINE_DRIVEN else [f"{row['blocks']} blocks"]
     parts += [f"{row['sms_granted']} SMs withheld"] if row["sms_granted"] else []
     return f"{row['scenario']} {row['strategy']}" + (f" ({', '.join(parts)})" if parts else "")
 

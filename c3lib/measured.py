@@ -27,6 +27,22 @@ EXPERIMENTS = {
 }
 """Names of the tables, and what each holds. ``suite`` stands for the suite's own name in the file's name."""
 
+TRANSPORTS = {
+    "copy_engine": "copy engine",
+    "sm_kernel": "SM kernel",
+    "nccl": "NCCL",
+    "nccl_registered": "NCCL, registered buffers",
+    "nccl_zero_cta": "NCCL without blocks",
+}
+"""What moved the bytes, as a table's column ``transport`` has it, and its name in text; ``none`` where nothing did.
+
+``sm_kernel`` is the project's own copy kernel; NCCL's ``blocks`` are those that ran. With registered buffers its blocks
+write into the peer's buffer itself; without blocks it hands the bytes to copy engines.
+"""
+
+ENGINE_DRIVEN = ("copy_engine", "nccl_zero_cta")
+"""Transports that take no SM while bytes move."""
+
 
 def table_path(node: str, experiment: str, folder: Path = FOLDER) -> Path:
     """Where a table lies."""
@@ -72,7 +88,7 @@ def schemas() -> dict[str, Any]:
     maybe = rows._number(pa.Check.ge(0), nullable=True)
     measured = {"node": text(), "evidence": text(checks=pa.Check.isin(("measured",)))}
     setting = {
-        "transport": text(checks=pa.Check.isin(("none", "copy_engine", "sm_kernel"))),
+        "transport": text(checks=pa.Check.isin(("none", *TRANSPORTS))),
         "batched": flag(),
         "blocks": count(),
         "first": text(checks=pa.Check.isin(("gemm", "transfer"))),

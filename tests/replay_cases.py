@@ -38,13 +38,15 @@ SWEPT = ((2, 0), (4, 0), (8, 0), (2, 2), (8, 8), (32, 32))
 """Thread blocks and withheld SMs of the configurations that a made-up sweep tried."""
 
 
-def suite_rows(repeats=3, wobble=0.02, **changed) -> pd.DataFrame:
+def suite_rows(repeats=3, wobble=0.02, node=NODE, suite=SUITE, library="sm_kernel", **changed) -> pd.DataFrame:
     """A table of the suite: the model's times, each repetition ``wobble`` longer than the one before.
 
-    ``changed``: columns, as values or as functions of the rows.
+    ``library``: transport of the strategies that use SMs. ``changed``: columns, as values or as functions of the rows.
     """
-    model = pd.concat([run_suite(NODE, SUITE, [name]) for name in STRATEGIES], ignore_index=True)
-    _, collective = kernels.batch(SCENARIOS, NODE)
+    model = pd.concat([run_suite(node, suite, [name]) for name in STRATEGIES], ignore_index=True)
+    scenarios = load_suite(suite, node.ranks)
+    _, collective = kernels.batch(scenarios, node)
+    default = node.library["all-gather"].default_cus
     frames = []
     for repetition in range(repeats):
         factor = 1 + wobble * (repetition - repeats // 2)
@@ -52,18 +54,20 @@ def suite_rows(repeats=3, wobble=0.02, **changed) -> pd.DataFrame:
         times = [name for name in frame if name.endswith("_s")]
         frame[times] *= factor
         dma = frame["strategy"].str.startswith("conccl").to_numpy()
-        frame = frame.assign(**SETTING, link_bytes=frame["rank_bytes"] * 14, overlap_s=0.0)
-        frame["transport"] = np.where(dma, "copy_engine", "sm_kernel")
+        frame = frame.assign(**SETTING, link_bytes=frame["rank_bytes"] * 2 * (node.ranks - 1), overlap_s=0.0)
+        frame["transport"] = np.where(dma, "copy_engine", library)
         frame["batched"] = dma
-        withheld = np.concatenate([_withheld(how) for how in STRATEGIES.values()]).astype(int)
-        frame["blocks"] = np.where(dma, 0, np.where(withheld > 0, np.minimum(withheld, 32), 32))
+        withheld = np.concatenate([_withheld(how, scenarios, node) for how in STRATEGIES.values()]).astype(int)
+        frame["blocks"] = np.where(dma, 0, np.where(withheld > 0, np.minimum(withheld, default), default))
         frame["first"] = np.where(frame["strategy"].isin(["c3_base", "c3_rp"]), "gemm", "transfer")
         frame["sms_granted"] = frame["sms_asked"] = withheld
         frame["partition"] = np.where(frame["sms_granted"] > 0, "sm target", "none")
-        dma_s = dict(
-            zip((s.name for s in SCENARIOS), kernels.dma_collective_time_s(collective, NODE) * factor, strict=True)
-        )
-        frame["own_alone_s"] = np.where(dma, frame["scenario"].map(dma_s), frame["collective_alone_s"])
+        blocks = frame["blocks"].to_numpy().reshape(len(STRATEGIES), -1)
+        own_s = [
+            kernels.own_time_s(collective, node, how.transport, n)
+            for how, n in zip(STRATEGIES.values(), blocks, strict=True)
+        ]
+        frame["own_alone_s"] = np.concatenate(own_s) * factor
         frames.append(frame.assign(**HEALTH))
     rows = pd.concat(frames, ignore_index=True)
     for name, value in changed.items():
@@ -75,12 +79,12 @@ def suite_rows(repeats=3, wobble=0.02, **changed) -> pd.DataFrame:
     return rows[[*RESULTS.columns, *SETTING, *more]]
 
 
-def _withheld(how):
+def _withheld(how, scenarios, node):
     """SMs that the model's strategy withholds from each GEMM of the suite."""
-    gemm, collective = kernels.batch(SCENARIOS, NODE)
+    gemm, collective = kernels.batch(scenarios, node)
     if how.partition == "sweep":
-        return contention.best_split(gemm, collective, NODE, how)
-    return contention.withheld_cus(gemm, NODE) if how.partition == "memory-bound" else np.zeros(len(SCENARIOS))
+        return contention.best_split(gemm, collective, node, how)
+    return contention.withheld_cus(gemm, node) if how.partition == "memory-bound" else np.zeros(len(scenarios))
 
 
 def sweep_rows(suite: pd.DataFrame, time_s) -> pd.DataFrame:
@@ -103,7 +107,7 @@ def write(folder, rows: pd.DataFrame, experiment=SUITE, node=NODE.name) -> None:
     write_table(rows, table_path(node, experiment, folder), repeats=int(rows["repetition"].nunique()))
 
 
-def isolated_rows(time_s) -> pd.DataFrame:
+def isolated_rows(time_s, transport="sm_kernel") -> pd.DataFrame:
     """A table of isolated transfers by SM kernel, 128 MiB both ways; ``time_s`` maps thread blocks to seconds."""
     rows = [
         {
@@ -119,7 +123,7 @@ def isolated_rows(time_s) -> pd.DataFrame:
             "link_bytes": 2**24 * 14,
             "copies": 14,
             **SETTING,
-            "transport": "sm_kernel",
+            "transport": transport,
             "batched": False,
             "blocks": blocks,
             "repetition": 0,

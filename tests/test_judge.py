@@ -13,6 +13,7 @@ from c3lib.cli import app
 from c3lib.errors import C3Error
 from c3lib.figures import judged as figures
 from c3lib.figures import style
+from c3lib.hardware import load_node
 from c3lib.judge import cases, judge, predict_rows, scorecard, verdicts
 from c3lib.measured import read_measured
 from c3lib.strategy import STRATEGIES
@@ -125,6 +126,75 @@ def test_blocks_that_were_never_measured_alone_are_named(tmp_path):
 def test_unverified_rows_judge_nothing(tmp_path):
     with pytest.raises(C3Error, match="under conccl failed its byte check, so it judges nothing"):
         judged(tmp_path, verified=lambda rows: rows["strategy"] != "conccl")
+
+
+# --- a library's kernels on two GPUs ---
+
+
+NVLINK, NVLINK_SUITE = load_node("h200_2"), "conccl30_nvlink"
+
+
+def nvlink_rows(library="nccl", **changed):
+    return suite_rows(node=NVLINK, suite=NVLINK_SUITE, library=library, **changed)
+
+
+def nvlink_sweep(rows, folder, twice_at):
+    """A sweep of NCCL's blocks: 2 alone take ``twice_at`` times as long as more. SM kernels take ever longer."""
+    write(folder, rows, NVLINK_SUITE, NVLINK.name)
+    write(folder, sweep_rows(rows, serial).assign(transport="nccl", batched=False), "sweep", NVLINK.name)
+    alone = pd.concat(
+        [
+            isolated_rows(lambda blocks: twice_at if blocks == 2 else 1, "nccl"),
+            isolated_rows(lambda blocks: 7 * blocks),
+        ]
+    )
+    sixteen = alone[alone["blocks"] == 32].assign(blocks=16)
+    write(folder, pd.concat([alone, sixteen]).assign(node=NVLINK.name), "isolated", NVLINK.name)
+
+
+def test_a_librarys_kernels_are_predicted_as_kernels_on_sms(tmp_path):
+    write(tmp_path, nvlink_rows(), NVLINK_SUITE, NVLINK.name)
+    found = judge(NVLINK.name, NVLINK_SUITE, tmp_path)
+    assert set(found["transport"]) == {"copy_engine", "nccl"}
+    assert (found["ranks"] == 2).all()
+    assert np.abs(errors(found, "model")).max() < 1e-9
+    scores = scorecard(found)
+    assert {"NCCL", "copy engine"} <= set(scores.loc[scores["by"] == "transport", "group"])
+    assert "blocks" in scores.loc[scores["group"] == "NCCL", "worst_case"].iloc[0]
+
+
+def test_a_library_without_blocks_is_predicted_as_copy_engines():
+    rows = nvlink_rows(repeats=1)
+    engine = rows[rows["strategy"] == "conccl"]
+    time_s = predict_rows(engine, NVLINK)
+    assert predict_rows(engine.assign(transport="nccl_zero_cta"), NVLINK) == pytest.approx(time_s, rel=1e-12)
+    by_sms = engine.assign(transport="nccl_registered", blocks=16, first="gemm")
+    assert (predict_rows(by_sms, NVLINK) > time_s * 1.01).any()
+
+
+@pytest.mark.parametrize("slower", [2, 3])
+def test_a_sweep_of_the_librarys_blocks_follows_the_library_alone(tmp_path, slower):
+    """Not our SM kernel, which the isolated table holds as well."""
+    nvlink_sweep(nvlink_rows(), tmp_path, slower)
+    found = cases(NVLINK.name, NVLINK_SUITE, tmp_path)
+    swept = found[(found["table"] == "sweep") & ~found["blocks"].isin([8, 16])]
+    expected = swept["collective_alone_s"] * np.where(swept["blocks"] == 2, slower, 1)
+    assert swept["own_alone_s"].to_numpy() == pytest.approx(expected.to_numpy())
+
+
+def test_the_sweep_is_relative_to_the_blocks_that_the_library_took(tmp_path):
+    """Where ``c3_base`` ran on 2 blocks, 4 take half as long, whatever the node's file says is the default."""
+    rows = nvlink_rows(blocks=lambda rows: np.where(rows["transport"] == "copy_engine", 0, 2))
+    nvlink_sweep(rows, tmp_path, 2)
+    found = cases(NVLINK.name, NVLINK_SUITE, tmp_path)
+    swept = found[(found["table"] == "sweep") & (found["blocks"] == 4)]
+    assert swept["own_alone_s"].to_numpy() == pytest.approx(swept["collective_alone_s"].to_numpy() / 2)
+
+
+def test_an_unknown_transport_is_refused(tmp_path):
+    write(tmp_path, nvlink_rows(library="rccl"), NVLINK_SUITE, NVLINK.name)
+    with pytest.raises(C3Error, match="transport"):
+        read_measured(NVLINK.name, NVLINK_SUITE, tmp_path)
 
 
 # --- the scorecard ---
