@@ -26,22 +26,23 @@ def test_submit_cost_of_a_copy(benchmark, cuda, how):
     """A batch: at most 1.5 us a copy, amortised over an all-gather among 29 ranks. One by one: told, not judged."""
     from c3lib.cuda.buffers import Buffers
     from c3lib.cuda.region import Gate
-    from c3lib.cuda.transport import CopyEngine, new_stream
+    from c3lib.cuda.streams import new_stream
+    from c3lib.cuda.transport import CopyEngine
 
-    buffers = Buffers(cuda, build_plan("all-gather", 29 * SHARD_NBYTES, 29, "host"))
-    engine, gate, stream = CopyEngine(cuda, buffers, batched=how == "batched"), Gate(cuda), new_stream(cuda)
+    buffers = Buffers([cuda], build_plan("all-gather", 29 * SHARD_NBYTES, 29, "host"))
+    engine, gate, stream = CopyEngine(buffers, batched=how == "batched"), Gate([cuda]), new_stream(cuda)
     assert engine.copies == COPIES
     buffers.prepare(1)
-    engine.enqueue(stream)  # once without a gate: what is done the first time may wait for the device
+    engine.enqueue([stream])  # once without a gate: what is done the first time may wait for the device
     stream.sync()
 
     def next_turn() -> None:
         gate.open()
         stream.sync()
-        gate.shut(stream)
+        gate.shut([stream])
 
     try:
-        benchmark.pedantic(engine.enqueue, (stream,), setup=next_turn, rounds=50, warmup_rounds=5)
+        benchmark.pedantic(engine.enqueue, ([stream],), setup=next_turn, rounds=50, warmup_rounds=5)
     finally:
         gate.open()
         stream.sync()

@@ -24,7 +24,7 @@ def measure(
     seed: Annotated[int, typer.Option(help="Of the order of arms.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Measure on this machine's GPU: premise, isolated, suite, order, break_even, energy, in that order.
+    """Measure on this machine's GPUs: premise or transports, isolated, suite, order, break_even, energy.
 
     Every transferred byte is checked; a run that is cut short goes on where it stopped.
 
@@ -32,13 +32,12 @@ def measure(
     Example:
       c3 measure --node h200_1 --suite conccl30_host --experiment suite --out build/measured
     """
-    from c3lib.measure.run import EXPERIMENTS
     from c3lib.measure.run import measure as measured
     from c3lib.measured import FOLDER
 
     if out is not None and out.exists() and not out.is_dir():
         raise C3Error(f"--out {out}: must be a folder")
-    for path in measured(node, suite, out or FOLDER / node, experiments or EXPERIMENTS, repeats, seed, quiet):
+    for path in measured(node, suite, out or FOLDER / node, experiments or (), repeats, seed, quiet):
         typer.echo(f"wrote {path}")
 
 

@@ -9,7 +9,7 @@ from c3lib.backends.cuda import CudaBackend
 from c3lib.cuda.buffers import Check
 from c3lib.cuda.health import Health
 from c3lib.cuda.region import Times
-from c3lib.cuda.rig import NO_TRANSFER, Region
+from c3lib.cuda.setting import NO_TRANSFER, Region
 from c3lib.errors import C3Error
 from c3lib.strategy import STRATEGIES
 from c3lib.workload import Collective, Gemm, Scenario
@@ -34,7 +34,9 @@ class Rig:
         self.settings.append((setting, gemm, transfer))
         check = Check(14, self.wrong, "") if transfer else Check(0, 0, "")
         path = "proved" if transfer else NO_TRANSFER
-        return Region(Times(*times[gemm, transfer]), check, True, setting.withheld, HEALTH, HEALTH, path)
+        return Region(
+            Times(*times[gemm, transfer]), check, True, setting.withheld, setting.blocks, HEALTH, HEALTH, path
+        )
 
 
 def backend(rig):

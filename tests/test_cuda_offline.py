@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from enum import IntEnum
 from itertools import product
 from types import ModuleType, SimpleNamespace
@@ -19,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c3lib.cuda import device, partition, path, region, source
-from c3lib.cuda.buffers import Buffers, Check
+from c3lib.cuda.buffers import Buffers, Check, Issue
 from c3lib.cuda.device import checked, missing_packages, open_device, said_clearly
 from c3lib.cuda.region import Gate, Times, timed
 from c3lib.cuda.transport import CHUNK_NBYTES, CopyEngine, SmKernel, chunk_list, issue_lists
@@ -34,7 +35,7 @@ CODES = IntEnum("CODES", {"CUDA_SUCCESS": 0, "CUDA_ERROR_INVALID_VALUE": 1, "CUD
 GPU, HOST = 1 << 40, 1 << 20  # addresses from GPU on count as GPU memory
 
 copies = st.lists(
-    st.tuples(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(1, 5 * CHUNK_NBYTES), st.integers(0, 1)),
+    st.builds(Issue, st.integers(0, 2**40), st.integers(0, 2**40), st.integers(1, 5 * CHUNK_NBYTES), st.integers(0, 1)),
     max_size=12,
 )
 
@@ -44,7 +45,7 @@ class Driver:
 
     CUresult = CODES
     CUdeviceptr = int
-    CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE=2)
+    CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE=2, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9)
     CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
     CUmemcpyAttributes = SimpleNamespace
     CUmemcpySrcAccessOrder = SimpleNamespace(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM=1)
@@ -55,6 +56,8 @@ class Driver:
         self.said, self.answer = [], answer
 
     def cuPointerGetAttribute(self, which, address):
+        if which == 9:
+            return CODES.CUDA_SUCCESS, address // GPU - 1
         return CODES.CUDA_SUCCESS, 2 if address >= GPU else 1
 
     def cuCtxGetStreamPriorityRange(self):
@@ -112,8 +115,9 @@ def stand_in(answer=CODES.CUDA_SUCCESS, **more) -> SimpleNamespace:
     )
     core = SimpleNamespace(StreamOptions=dict, EventOptions=dict)
     zeros = lambda *shape, **how: Flags(*shape)  # noqa: E731
-    torch = SimpleNamespace(zeros=zeros, int32=0, cuda=SimpleNamespace(synchronize=lambda: None))
-    return SimpleNamespace(driver=driver, device=opened, core=core, torch=torch, sms=132, **more)
+    torch = SimpleNamespace(zeros=zeros, int32=0, cuda=SimpleNamespace(synchronize=lambda index: None))
+    gpu = {"driver": driver, "device": opened, "core": core, "torch": torch, "sms": 132, "index": 0}
+    return SimpleNamespace(**gpu, current=nullcontext, **more)
 
 
 class Flags(list):
@@ -126,9 +130,9 @@ class Flags(list):
         return HOST
 
 
-def held(copies, steps=1) -> SimpleNamespace:
-    """Buffers that are nothing but their list of copies."""
-    return SimpleNamespace(plan=SimpleNamespace(steps=steps), copies=lambda drop=None: copies)
+def held(copies, *cudas) -> SimpleNamespace:
+    """Buffers that are nothing but their list of copies and their GPUs."""
+    return SimpleNamespace(cudas=cudas, copies=lambda drop=None: [Issue(*copy) for copy in copies])
 
 
 BOTH_WAYS = [(GPU, HOST, 64, 1), (HOST + 64, GPU + 64, 32, 0), (GPU + 128, HOST + 128, 16, 1)]
@@ -138,13 +142,14 @@ BOTH_WAYS = [(GPU, HOST, 64, 1), (HOST + 64, GPU + 64, 32, 0), (GPU + 128, HOST 
 
 
 def test_issue_lists_by_hand():
-    assert issue_lists(BOTH_WAYS) == {1: [(GPU, HOST, 64), (GPU + 128, HOST + 128, 16)], 0: [(HOST + 64, GPU + 64, 32)]}
+    copies = [Issue(*copy) for copy in BOTH_WAYS]
+    assert issue_lists(copies) == {1: [copies[0], copies[2]], 0: [copies[1]]}
     assert issue_lists([]) == {}
 
 
 def test_chunks_by_hand():
     one = CHUNK_NBYTES
-    chunks = chunk_list([(0, 10, 2 * one + 1, 0), (5, 50, 7, 1)])
+    chunks = chunk_list([Issue(0, 10, 2 * one + 1, 0), Issue(5, 50, 7, 1)])
     assert chunks.tolist() == [[0, 10, one], [5, 50, 7], [one, 10 + one, one], [2 * one, 10 + 2 * one, 1]]
     assert chunks.dtype == np.uint64
     assert chunk_list([]).shape == (0, 3)
@@ -156,7 +161,7 @@ def test_f11_chunks_are_the_copies_cut_up_and_nothing_else(copies):
     chunks = [tuple(row) for row in chunk_list(copies).tolist()]
     assert all(0 < nbytes <= CHUNK_NBYTES for _, _, nbytes in chunks)
     lanes = {
-        engine: [chunk for part in wanted for chunk in cut(*part)] for engine, wanted in issue_lists(copies).items()
+        engine: [chunk for part in wanted for chunk in cut(*part[:3])] for engine, wanted in issue_lists(copies).items()
     }
     assert sorted(chunks) == sorted(chunk for lane in lanes.values() for chunk in lane)
     for place in range(min(map(len, lanes.values()), default=0)):
@@ -262,7 +267,7 @@ def test_a_gpu_that_is_not_there_and_one_that_is_busy(monkeypatch, nothing_missi
     torch = pytest.importorskip("torch")
     for name, value in {"is_available": True, "device_count": 2, "set_device": None, "mem_get_info": (94, 100)}.items():
         monkeypatch.setattr(torch.cuda, name, lambda *index, value=value: value)
-    assert opening(2) == "backend cuda: GPU 2 is not there, this machine has 2"
+    assert opening(2) == "backend cuda: 3 GPUs are needed, this machine has 2"
     assert "GPU 0 is in use" in opening(0)
 
 
@@ -330,9 +335,9 @@ def test_f13_a_driver_without_green_contexts_and_one_that_grants_something_else(
 @pytest.mark.parametrize("batched", [False, True])
 def test_copies_are_issued_as_the_plan_says_a_stream_for_each_direction(batched):
     cuda = stand_in()
-    engine = CopyEngine(cuda, held(BOTH_WAYS), batched=batched)
+    engine = CopyEngine(held(BOTH_WAYS, cuda), batched=batched)
     assert engine.copies == 3
-    engine.enqueue(Stream(9, cuda.driver.said))
+    engine.enqueue([Stream(9, cuda.driver.said)])
     moved = [call for call in cuda.driver.said if isinstance(call, tuple)]
     if batched:
         assert moved == [
@@ -353,9 +358,9 @@ def test_copies_are_issued_as_the_plan_says_a_stream_for_each_direction(batched)
 @pytest.mark.parametrize("batched", [False, True])
 def test_f10_a_refused_copy_raises_and_is_not_done_another_way(batched):
     cuda = stand_in(CODES.CUDA_ERROR_INVALID_VALUE)
-    engine = CopyEngine(cuda, held(BOTH_WAYS), batched=batched)
+    engine = CopyEngine(held(BOTH_WAYS, cuda), batched=batched)
     with pytest.raises(C3Error, match=r"cuMemcpy(Batch)?Async\) failed: CUDA_ERROR_INVALID_VALUE"):
-        engine.enqueue(Stream(9, cuda.driver.said))
+        engine.enqueue([Stream(9, cuda.driver.said)])
     assert len([call for call in cuda.driver.said if isinstance(call, tuple)]) == 1
 
 
@@ -363,35 +368,36 @@ def test_f10_a_refused_copy_raises_and_is_not_done_another_way(batched):
 def test_f10_a_batch_on_a_default_stream_is_refused_before_anything_is_issued(handle):
     cuda = stand_in()
     with pytest.raises(C3Error, match=r"^copy_engine: a batch of copies cannot go on the default stream"):
-        CopyEngine(cuda, held(BOTH_WAYS), batched=True).enqueue(Stream(handle, cuda.driver.said))
+        CopyEngine(held(BOTH_WAYS, cuda), batched=True).enqueue([Stream(handle, cuda.driver.said)])
     assert [call for call in cuda.driver.said if isinstance(call, tuple)] == []
-    CopyEngine(cuda, held(BOTH_WAYS)).enqueue(Stream(handle, cuda.driver.said))  # one by one they may
+    CopyEngine(held(BOTH_WAYS, cuda)).enqueue([Stream(handle, cuda.driver.said)])  # one by one they may
 
 
 def test_f10_bindings_without_batched_copies_are_named(monkeypatch):
     cuda = stand_in()
     monkeypatch.delattr(Driver, "cuMemcpyBatchAsync")
     with pytest.raises(C3Error, match=r"no cuMemcpyBatchAsync; use plain copies"):
-        CopyEngine(cuda, held(BOTH_WAYS), batched=True)
-    assert CopyEngine(cuda, held(BOTH_WAYS)).copies == 3
+        CopyEngine(held(BOTH_WAYS, cuda), batched=True)
+    assert CopyEngine(held(BOTH_WAYS, cuda)).copies == 3
 
 
 def test_m8_a_copy_within_the_gpu_is_refused_as_copy_engine():
     within = [*BOTH_WAYS, (GPU, GPU + 4096, 512, 0)]
     with pytest.raises(C3Error, match=r"a copy of 512 bytes within one GPU is no DMA transfer: .* runs on SMs"):
-        CopyEngine(stand_in(), held(within))
+        CopyEngine(held(within, stand_in()))
 
 
 def test_plans_that_cannot_run_here_are_refused():
-    steps = build_plan("all-to-all", 4096, 4, "host", "pairwise").steps
-    assert steps > 1
-    for build in (lambda: CopyEngine(stand_in(), held([], steps)), lambda: SmKernel(stand_in(), held([], steps), 4)):
-        with pytest.raises(C3Error, match=r"runs plans of one step, this one has 3"):
-            build()
     with pytest.raises(C3Error, match=r"blocks must be at least 1, not 0"):
-        SmKernel(stand_in(), held([]), 0)
-    with pytest.raises(C3Error, match=r"topology 'mesh' needs several GPUs; one GPU measures 'host'"):
-        Buffers(stand_in(), build_plan("all-gather", 64, 2))
+        SmKernel(held([], stand_in()), 0)
+    with pytest.raises(C3Error, match=r"topology 'mesh' needs 2 GPUs here, not 1; on 'host' the peers' buffers lie in"):
+        Buffers([stand_in()], build_plan("all-gather", 64, 2))
+    with pytest.raises(C3Error, match=r"topology 'host' needs 1 GPU here, not 2"):
+        Buffers([stand_in(), stand_in()], build_plan("all-gather", 64, 2, "host"))
+    with pytest.raises(C3Error, match=r"direction 'in' is of topology 'host'; between GPUs it is 'both'"):
+        Buffers([stand_in(), stand_in()], build_plan("all-gather", 64, 2), "in")
+    with pytest.raises(C3Error, match=r"moves nothing over the link"):
+        Buffers([stand_in()], build_plan("all-gather", 64, 1))
 
 
 # --- the region -------------------------------------------------------------------------------------------------------
@@ -401,12 +407,12 @@ def test_plans_that_cannot_run_here_are_refused():
 def test_m3_both_streams_are_shut_before_anything_is_enqueued_and_opened_after_all_is(gemm_first):
     cuda = stand_in()
     said = cuda.driver.said
-    gate = Gate(cuda)
+    gate = Gate([cuda])
 
     def work(name):
-        return lambda stream: said.append(f"{name} on {stream.handle}, flag {gate._flag[0]}")
+        return lambda streams: said.append(f"{name} on {streams[0].handle}, flag {gate._flag[0]}")
 
-    timed(gate, (Stream(1, said), work("gemm")), (Stream(2, said), work("transfer")), gemm_first)
+    timed(gate, ([Stream(1, said)], work("gemm")), ([Stream(2, said)], work("transfer")), gemm_first)
     first, second = (("gemm", 1), ("transfer", 2))[:: 1 if gemm_first else -1]
     assert said == [
         f"stream {first[1]} waits for 1",
@@ -424,7 +430,7 @@ def test_m3_both_streams_are_shut_before_anything_is_enqueued_and_opened_after_a
 
 def test_a_kernel_that_is_not_there_has_no_times():
     cuda = stand_in()
-    times = timed(Gate(cuda), None, (Stream(2, []), lambda stream: None))
+    times = timed(Gate([cuda]), None, ([Stream(2, [])], lambda streams: None))
     assert math.isnan(times.gemm_start_s)
     assert math.isnan(times.gemm_end_s)
     assert times.transfer_end_s - times.transfer_start_s == pytest.approx(1e-3)  # the stand-in's millisecond
@@ -432,35 +438,35 @@ def test_a_kernel_that_is_not_there_has_no_times():
 
 def test_the_gate_opens_when_enqueueing_fails():
     cuda = stand_in()
-    gate = Gate(cuda)
+    gate = Gate([cuda])
 
     def fails(stream):
         raise ValueError("a mistake")
 
     with pytest.raises(ValueError, match="a mistake"):
-        timed(gate, (Stream(1, []), fails), None)
+        timed(gate, ([Stream(1, [])], fails), None)
     assert gate._flag[0] == gate._turn == 1
 
 
 def test_f17_an_enqueue_that_waits_for_the_shut_gate_ends_in_a_sentence(monkeypatch):
     monkeypatch.setattr(region, "ENQUEUE_LIMIT_S", 0.02)
-    gate = Gate(stand_in())
+    gate = Gate([stand_in()])
 
     def blocks(stream):
         while gate._flag[0] != gate._turn:  # as the device would: until somebody opens
             time.sleep(0.001)
 
     with pytest.raises(C3Error, match=r"enqueueing took over 0\.02 s behind a shut gate"):
-        timed(gate, (Stream(1, []), blocks), None)
+        timed(gate, ([Stream(1, [])], blocks), None)
 
 
 @pytest.mark.parametrize("name", ["gemm", "transfer"])
 def test_f17_a_kernel_that_never_ends_is_named(monkeypatch, name):
     monkeypatch.setattr(region, "LIMIT_S", 0.02)
     monkeypatch.setattr(Event, "is_done", False)
-    part = (Stream(1, []), lambda stream: None)
+    part = ([Stream(1, [])], lambda streams: None)
     with pytest.raises(C3Error, match=rf"the {name} has not ended after 0\.02 s; the device hangs or is lost"):
-        timed(Gate(stand_in()), part if name == "gemm" else None, part if name == "transfer" else None)
+        timed(Gate([stand_in()]), part if name == "gemm" else None, part if name == "transfer" else None)
 
 
 # --- proof of path ----------------------------------------------------------------------------------------------------
@@ -478,11 +484,12 @@ def test_f7_the_path_is_what_was_seen_not_what_the_name_says(monkeypatch, name, 
     believed = used_no_sm if name == "copy_engine" else not used_no_sm and ran == 4
     if not believed:
         with pytest.raises(C3Error, match=f"^{name}: "):
-            path.prove_path(stand_in(), transport, 0.0)
+            path.prove_path([stand_in()], transport, 0.0)
         return
-    said = path.prove_path(stand_in(), transport, 0.0)
+    proof = path.prove_path([stand_in()], transport, 0.0)
     wanted = {"copy_engine": "copy engine: ended while all 132 SMs", "sm_kernel": "SM kernel: 4 blocks reported from 4"}
-    assert said.startswith(wanted[name])
+    assert proof.path.startswith(wanted[name])
+    assert proof.blocks == (0 if name == "copy_engine" else ran)
 
 
 # --- the tier itself --------------------------------------------------------------------------------------------------

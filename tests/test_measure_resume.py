@@ -147,11 +147,11 @@ def measure(tmp_path, monkeypatch):
     """``measure(device)`` runs the experiment "order" on it and returns the table, read back."""
 
     class Backend(SimpleNamespace):
-        check_node = staticmethod(lambda node: None)
+        check_node = staticmethod(lambda node: 1)
 
     monkeypatch.setattr(session, "CudaBackend", lambda node: Backend(about=lambda: {"device": "a stand-in"}))
     monkeypatch.setattr(session.CudaBackend, "check_node", Backend.check_node, raising=False)
-    monkeypatch.setattr(session, "require_gpu", lambda: None)
+    monkeypatch.setattr(session, "require_gpu", lambda count: None)
 
     def measure(device):
         monkeypatch.setattr(session.regions, "order", lambda opened: device.groups())

@@ -1,13 +1,14 @@
-"""One NVIDIA GPU as a backend: every scenario run on it, bytes checked; every row it gives is ``measured``.
+"""NVIDIA GPUs as a backend: every scenario run on them, bytes checked; every row it gives is ``measured``.
 
-The GPU is rank 0 of a node of topology ``host``; its peers' buffers lie in pinned host memory, so what is measured is
-one rank's view over the host link. The library's kernel is stood in for by our copy kernel on as many thread blocks as
-the vendor's library takes by default.
+A node of topology ``host`` is one GPU, rank 0; its peers' buffers lie in pinned host memory, so what is measured is one
+rank's view over the host link, and our copy kernel stands in for the library's, on as many thread blocks as that takes
+by default. On any other node every rank is a GPU, and the library is NCCL itself.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any, Sequence
 
 import numpy as np
@@ -16,7 +17,8 @@ from c3lib import metrics
 from c3lib.backends.base import AD_HOC, Timings
 from c3lib.cuda.gemm import SETS
 from c3lib.cuda.region import GATE
-from c3lib.cuda.rig import Region, Rig, Setting
+from c3lib.cuda.rig import Rig
+from c3lib.cuda.setting import Region, Setting
 from c3lib.errors import C3Error
 from c3lib.hardware import Node
 from c3lib.model.contention import withheld_cus
@@ -29,21 +31,26 @@ SWEEP_REPEATS = 3
 """Runs of each configuration by which a sweep chooses; what is published of the winner is measured afresh."""
 
 
-def sweep_settings(first: str) -> list[Setting]:
-    """Configurations that a partition sweep tries: few blocks without a partition, blocks on SMs that are left free."""
-    how: dict[str, Any] = {"gemm_first": first == "gemm", "high": first != "gemm"}
+def sweep_settings(first: str, library: str = "") -> list[Setting]:
+    """Configurations that a partition sweep tries: few blocks without a partition, blocks on SMs that are left free.
+
+    Blocks are those of ``library`` or, by default, of the SM kernel, which alone can be fenced off by green contexts.
+    """
+    how: dict[str, Any] = {"gemm_first": first == "gemm", "high": first != "gemm", "library": library}
     free = [Setting(blocks=blocks, **how) for blocks in (2, 4, 8)]
     told = [Setting(blocks=blocks, withheld=blocks, **how) for blocks in (2, 4, 8, 16)]
+    if library:
+        return free + told
     fenced = [Setting(blocks=b, withheld=s, green=True, **how) for b, s in ((2, 8), (4, 8), (8, 8), (16, 16), (32, 32))]
     return free + told + fenced
 
 
 class CudaBackend:
-    """Runs scenarios on GPU 0.
+    """Runs scenarios on the first GPUs of this machine, one for each rank (on topology ``host`` one in all).
 
     Raises:
-        C3Error: a node that is not one GPU with its host, a GPU other than the node's, and all that
-            :func:`c3lib.cuda.device.open_device` says.
+        C3Error: a node of another vendor, a GPU other than the node's, and all that
+            :func:`c3lib.cuda.device.open_devices` says.
     """
 
     name = "cuda"
@@ -51,9 +58,8 @@ class CudaBackend:
     deterministic = False
 
     def __init__(self, node: Node, suite: str = AD_HOC) -> None:
-        self.check_node(node)
         self.node = node
-        self.rig = Rig()
+        self.rig = Rig(self.check_node(node))
         if self.rig.cuda.sms != node.gpu.cus:
             raise C3Error(
                 f"backend cuda: this GPU ({self.rig.cuda.name}) has {self.rig.cuda.sms} SMs, node {node.name} has "
@@ -64,22 +70,30 @@ class CudaBackend:
         self._control: dict[str, Any] = {}
 
     @staticmethod
-    def check_node(node: Node) -> None:
-        """Raises :class:`C3Error` for a node that this backend cannot stand for."""
-        if node.vendor != "nvidia" or node.topology != "host":
-            raise C3Error(
-                f"backend cuda: node {node.name} is {node.vendor}, topology {node.topology!r}; it measures one NVIDIA "
-                "GPU and its host (topology 'host')"
-            )
+    def check_node(node: Node) -> int:
+        """How many GPUs a node takes. Raises :class:`C3Error` for a node that this backend cannot stand for."""
+        if node.vendor != "nvidia":
+            raise C3Error(f"backend cuda: node {node.name} is {node.vendor}; it measures NVIDIA GPUs")
+        return 1 if node.topology == "host" else node.ranks
+
+    @property
+    def library(self) -> str:
+        """Who stands for the collective library: NCCL between GPUs, our SM kernel ("") over the host link."""
+        return "" if self.node.topology == "host" else "nccl"
 
     def about(self) -> dict[str, Any]:
         """What the provenance says of the device; runs the negative control, which must fire."""
         cuda = self.rig.cuda
+        controls = [Setting(), Setting(blocks=8)] + ([Setting(library=self.library)] if self.library else [])
         if not self._control:
             self.rig.load(plan=build_plan("all-gather", 2**20, self.node.ranks, self.node.topology))
-            self._control = self.rig.negative_control()
+            self._control = self.rig.negative_control(controls)
+        several = (
+            {"gpus": len(self.rig.cudas), "nccl": self.rig.clique(self.library, 0).version} if self.library else {}
+        )
         return {
             "device": cuda.name,
+            **several,
             "driver": cuda.driver_version,
             "copy_engines": cuda.copy_engines,
             "gate": GATE,
@@ -97,7 +111,6 @@ class CudaBackend:
 
     def setting(self, scenario: Scenario, strategy: Strategy) -> Setting:
         """How a strategy runs a scenario here; for a sweep, the configuration that won it."""
-        library = self.node.library[scenario.collective.kind].default_cus
         gemm_first, high = strategy.first == "gemm", strategy.first != "gemm"
         if strategy.partition == "sweep":
             key = (scenario.name, strategy.name)
@@ -105,18 +118,23 @@ class CudaBackend:
                 self._chosen[key] = self._sweep(scenario, strategy)
             return self._chosen[key]
         if strategy.transport == "cu":
-            return Setting(blocks=library, gemm_first=gemm_first, high=high)
+            return replace(self.default(scenario), gemm_first=gemm_first, high=high)
         withheld = 0
         if strategy.partition == "memory-bound":
             withheld = int(withheld_cus(batch([scenario], self.node)[0], self.node)[0])
         return Setting(gemm_first=gemm_first, high=high, withheld=withheld)
+
+    def default(self, scenario: Scenario) -> Setting:
+        """The library's kernel as it runs when nobody says otherwise."""
+        blocks = 0 if self.library else self.node.library[scenario.collective.kind].default_cus
+        return Setting(blocks=blocks, library=self.library)
 
     def settle(self, scenario: str, strategy: str, setting: Setting) -> None:
         """Say which configuration won a sweep, so that it is not run again."""
         self._chosen[scenario, strategy] = setting
 
     def _sweep(self, scenario: Scenario, strategy: Strategy) -> Setting:
-        settings = sweep_settings(strategy.first)
+        settings = sweep_settings(strategy.first, self.library)
         order = [(setting, turn) for turn in range(SWEEP_REPEATS) for setting in settings]
         random.Random(f"{scenario.name} {strategy.name}").shuffle(order)
         ends: dict[Setting, list[float]] = {}
@@ -153,8 +171,7 @@ class CudaBackend:
     def _run(self, scenario: Scenario, strategy: Strategy, repetition: int) -> dict[str, Any]:
         self.open(scenario)
         setting = self.setting(scenario, strategy)
-        library = Setting(blocks=self.node.library[scenario.collective.kind].default_cus)
-        arms = [("gemm", setting, True, False), ("library", library, False, True)]
+        arms = [("gemm", setting, True, False), ("library", self.default(scenario), False, True)]
         arms += [("own", setting, False, True), ("both", setting, True, True)]
         random.Random(f"{scenario.name} {strategy.name} {repetition}").shuffle(arms)
         runs: dict[str, Region] = {}
@@ -172,7 +189,7 @@ class CudaBackend:
             "gemm_end_s": both.times.gemm_end_s,
             "collective_end_s": both.times.transfer_end_s,
             "concurrent_s": both.times.end_s,
-            "cus_taken": float(max(both.granted, setting.blocks)),
+            "cus_taken": float(max(both.granted, both.blocks)),
             "verified": all(region.verified for region in runs.values()),
             "path": both.path,
             **describe(setting, both),
@@ -188,8 +205,8 @@ def describe(setting: Setting, region: Region) -> dict[str, Any]:
     """The columns that tell how a region was run."""
     return {
         "transport": setting.transport,
-        "batched": setting.batched and not setting.blocks,
-        "blocks": setting.blocks,
+        "batched": setting.batched and not setting.blocks and not setting.library,
+        "blocks": region.blocks,
         "first": "gemm" if setting.gemm_first else "transfer",
         "high_priority": setting.high,
         "sms_asked": setting.withheld,

@@ -1,4 +1,4 @@
-"""The GPU itself: opened once, with one clear sentence for everything that can be in the way."""
+"""The GPUs themselves: opened once, with one clear sentence for everything that can be in the way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 from c3lib.errors import C3Error
 
@@ -29,6 +29,15 @@ class Cuda:
     copy_engines: int
     driver_version: str
 
+    @property
+    def index(self) -> int:
+        """The GPU's number on this machine."""
+        return int(self.device.device_id)
+
+    def current(self) -> Any:
+        """A context in which this is the current GPU: the driver wants that of launches, events and allocations."""
+        return self.torch.cuda.device(self.index)
+
 
 def missing_packages() -> list[str]:
     """Packages of :data:`NEEDED` that cannot be imported here."""
@@ -43,8 +52,8 @@ def missing_packages() -> list[str]:
     return [name for name in NEEDED if not there(name)]
 
 
-def require_gpu(index: int = 0) -> None:
-    """Raises :class:`C3Error` when a package is missing, or there is no GPU or driver; takes nothing of the GPU."""
+def require_gpu(count: int = 1) -> None:
+    """Raises :class:`C3Error` when a package is missing, or there are not ``count`` GPUs or no driver; takes none."""
     if missing := missing_packages():
         raise C3Error(
             f"backend cuda: needs {', '.join(missing)}; install torch, cuda-core, cuda-bindings, nvidia-ml-py"
@@ -53,8 +62,8 @@ def require_gpu(index: int = 0) -> None:
 
     if not torch.cuda.is_available():
         raise C3Error("backend cuda: no NVIDIA GPU here, or no driver for it (nvidia-smi shows neither)")
-    if index >= torch.cuda.device_count():
-        raise C3Error(f"backend cuda: GPU {index} is not there, this machine has {torch.cuda.device_count()}")
+    if count > torch.cuda.device_count():
+        raise C3Error(f"backend cuda: {count} GPUs are needed, this machine has {torch.cuda.device_count()}")
 
 
 @cache
@@ -66,7 +75,7 @@ def open_device(index: int = 0) -> Cuda:
     """
     # More hardware queues than streams, or streams would wait for one another (read when CUDA starts).
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-    require_gpu(index)
+    require_gpu(index + 1)
     import cuda.core
     import torch
     from cuda.bindings import driver
@@ -95,6 +104,35 @@ def open_device(index: int = 0) -> Cuda:
         copy_engines=device.properties.async_engine_count,
         driver_version=driver_version(index),
     )
+
+
+@cache
+def open_devices(count: int) -> tuple[Cuda, ...]:
+    """The first ``count`` GPUs, each able to read and write the memory of every other; GPU 0 is current.
+
+    Raises:
+        C3Error: as :func:`open_device`, or two of them cannot reach each other's memory.
+    """
+    require_gpu(count)
+    cudas = tuple(open_device(index) for index in range(count))
+    for one in cudas:
+        enable_peers(one, [other for other in cudas if other.index != one.index])
+    cudas[0].torch.cuda.set_device(0)
+    return cudas
+
+
+def enable_peers(cuda: Cuda, peers: Sequence[Cuda]) -> None:
+    """Let kernels and copies of one GPU reach the memory of others. Raises :class:`C3Error` where that cannot be."""
+    from cuda.bindings import runtime
+
+    with cuda.current(), said_clearly("opening the peers' memory"):
+        for peer in peers:
+            if not cuda.torch.cuda.can_device_access_peer(cuda.index, peer.index):
+                raise C3Error(f"backend cuda: GPU {cuda.index} cannot reach the memory of GPU {peer.index}")
+            (code,) = runtime.cudaDeviceEnablePeerAccess(peer.index, 0)
+            if code.name not in ("cudaSuccess", "cudaErrorPeerAccessAlreadyEnabled"):
+                raise C3Error(f"cuda: opening GPU {peer.index}'s memory to GPU {cuda.index} failed: {code.name}")
+            runtime.cudaGetLastError()  # of a peer that was open already
 
 
 @contextmanager

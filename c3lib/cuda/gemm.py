@@ -34,7 +34,7 @@ def set_sm_target(cuda: Cuda, sms: int) -> None:
 
 
 class Operands:
-    """Operands of one GEMM, ``SETS`` of them: A ``(m, k)``, B as a weight ``(n, k)`` used transposed, C ``(m, n)``.
+    """Operands of one GEMM on one GPU, ``SETS`` of them: A ``(m, k)``, B ``(n, k)`` used transposed, C ``(m, n)``.
 
     Raises:
         C3Error: a dtype that torch's mm does not take, or too little memory.
@@ -45,13 +45,14 @@ class Operands:
             raise C3Error(f"gemm {gemm}: dtype {gemm.dtype} cannot be measured here; known: {', '.join(_DTYPES)}")
         torch = cuda.torch
         self.cuda, self.gemm = cuda, gemm
-        generator = torch.Generator(device="cuda").manual_seed(seed)
+        where = f"cuda:{cuda.index}"
+        generator = torch.Generator(device=where).manual_seed(seed)
         kind = getattr(torch, _DTYPES[gemm.dtype])
 
         def normal(rows: int, columns: int) -> Any:
-            return torch.randn(rows, columns, dtype=kind, device="cuda", generator=generator)
+            return torch.randn(rows, columns, dtype=kind, device=where, generator=generator)
 
-        with said_clearly(f"allocating the operands of {gemm}"):
+        with cuda.current(), said_clearly(f"allocating the operands of {gemm}"):
             self._sets = [(normal(gemm.m, gemm.k), normal(gemm.n, gemm.k), normal(gemm.m, gemm.n)) for _ in range(SETS)]
             self.reference: list[Any] = [(a @ b.t()).clone() for a, b, _ in self._sets]
 
@@ -67,9 +68,10 @@ class Operands:
         """
         torch = self.cuda.torch
         a, b, c = self._sets[turn % SETS]
-        set_sm_target(self.cuda, sms)
-        with torch.cuda.stream(torch.cuda.ExternalStream(int(stream.handle))):
-            torch.mm(a, b.t(), out=c)
+        with self.cuda.current():
+            set_sm_target(self.cuda, sms)
+            with torch.cuda.stream(torch.cuda.ExternalStream(int(stream.handle), device=self.cuda.index)):
+                torch.mm(a, b.t(), out=c)
 
     def right(self, turn: int) -> bool:
         """Whether C is what the GEMM alone gave: equal, or (another kernel on fewer SMs) within rounding."""

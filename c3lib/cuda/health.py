@@ -1,15 +1,18 @@
-"""Clocks, power, temperature and energy of the GPU, by NVML: read before and after every timed region."""
+"""Clocks, power, temperature and energy of the GPUs, by NVML: read before and after every timed region."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Sequence
 
 
 @dataclass(frozen=True)
 class Health:
-    """One reading. ``energy_j`` counts since the driver was loaded and moves in steps of some tens of milliseconds."""
+    """One reading. ``energy_j`` counts since the driver was loaded and moves in steps of some tens of milliseconds.
+
+    Of several GPUs: clocks of the slowest, temperature of the hottest, power and energy of all together.
+    """
 
     sm_mhz: float
     memory_mhz: float
@@ -33,8 +36,19 @@ def driver_version(index: int = 0) -> str:
     return version.decode() if isinstance(version, bytes) else str(version)
 
 
-def read_health(index: int = 0) -> Health:
-    """The GPU's state now; NaN for what this GPU does not tell."""
+def read_health(indices: Sequence[int] = (0,)) -> Health:
+    """The state of some GPUs now; NaN for what a GPU does not tell."""
+    each = [_read(index) for index in indices]
+    return Health(
+        sm_mhz=min(one.sm_mhz for one in each),
+        memory_mhz=min(one.memory_mhz for one in each),
+        power_w=sum(one.power_w for one in each),
+        temperature_c=max(one.temperature_c for one in each),
+        energy_j=sum(one.energy_j for one in each),
+    )
+
+
+def _read(index: int) -> Health:
     nvml, handle = _handle(index)
 
     def read(call: Any, *arguments: Any) -> float:

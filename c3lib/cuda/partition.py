@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from c3lib.cuda.device import Cuda
-from c3lib.cuda.transport import new_stream
+from c3lib.cuda.streams import new_stream
 from c3lib.errors import C3Error
 
 

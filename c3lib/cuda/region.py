@@ -1,8 +1,8 @@
-"""The timed region: a gate keeps both streams shut while work is enqueued, then releases them together.
+"""The timed region: a gate keeps all streams shut while work is enqueued, then releases them together.
 
-The gate is a flag in pinned host memory on which the stream of the kernel launched first waits (a stream memory
-operation, so no SM is taken); the other stream waits for an event that the first records just before its kernel. All
-events belong to this module.
+The gate is a flag in pinned host memory on which, on every GPU, the stream of the kernel launched first waits (a stream
+memory operation, so no SM is taken); the other stream waits for an event that the first records just before its kernel.
+Times are those of each GPU since its own stream passed the gate. All events belong to this module.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 from c3lib.cuda.device import Cuda, checked, said_clearly
-from c3lib.cuda.transport import new_event
+from c3lib.cuda.streams import Streams, new_event
 from c3lib.errors import C3Error
 
 GATE = "stream memory operation on a host flag"
@@ -24,12 +24,17 @@ LIMIT_S = 20.0
 
 ENQUEUE_LIMIT_S = 5.0
 
-Enqueue = Callable[[Any], None]
+Enqueue = Callable[[Streams], None]
+Work = tuple[Streams, Enqueue]
+"""A stream for each GPU, and what enqueues the work on them."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds since the gate opened; NaN for a kernel that was not part of the region."""
+    """Seconds since the gate opened; NaN for a kernel that was not part of the region.
+
+    Over several GPUs a kernel starts when the first of them starts it and ends when the last has ended it.
+    """
 
     gemm_start_s: float
     gemm_end_s: float
@@ -51,19 +56,21 @@ class Times:
 
 
 class Gate:
-    """A flag that a stream waits for. Reused: every opening waits for the next number."""
+    """A flag that streams wait for. Reused: every opening waits for the next number."""
 
-    def __init__(self, cuda: Cuda):
-        self.cuda = cuda
-        self._flag = cuda.torch.zeros(1, dtype=cuda.torch.int32, pin_memory=True)
+    def __init__(self, cudas: Sequence[Cuda]):
+        self.cudas = cudas
+        self._flag = cudas[0].torch.zeros(1, dtype=cudas[0].torch.int32, pin_memory=True)
         self._turn = 0
 
-    def shut(self, stream: Any) -> None:
-        """Make the stream wait for the next opening."""
+    def shut(self, streams: Streams) -> None:
+        """Make a stream of each GPU wait for the next opening."""
         self._turn += 1
-        equal = self.cuda.driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ
-        found = self.cuda.driver.cuStreamWaitValue32(int(stream.handle), self._flag.data_ptr(), self._turn, int(equal))
-        checked(self.cuda, found, "shutting the gate (cuStreamWaitValue32)")
+        for cuda, stream in zip(self.cudas, streams, strict=True):
+            equal = int(cuda.driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
+            with cuda.current():
+                found = cuda.driver.cuStreamWaitValue32(int(stream.handle), self._flag.data_ptr(), self._turn, equal)
+            checked(cuda, found, "shutting the gate (cuStreamWaitValue32)")
 
     def open(self) -> None:
         """Release whoever waits."""
@@ -97,39 +104,36 @@ class Gate:
             )
 
 
-def timed(
-    gate: Gate,
-    gemm: tuple[Any, Enqueue] | None,
-    transfer: tuple[Any, Enqueue] | None,
-    gemm_first: bool = True,
-) -> Times:
-    """Run one region; each kernel is given as its stream and what enqueues it there.
+def timed(gate: Gate, gemm: Work | None, transfer: Work | None, gemm_first: bool = True) -> Times:
+    """Run one region; each kernel is given as its streams, one a GPU, and what enqueues it there.
 
     Raises:
         C3Error: the device failed, or the region did not end within :data:`LIMIT_S`.
     """
-    cuda = gate.cuda
     order = [("gemm", gemm), ("transfer", transfer)] if gemm_first else [("transfer", transfer), ("gemm", gemm)]
     parts = [(name, *part) for name, part in order if part is not None]
-    opened = new_event(cuda, timed=True)
-    marks: dict[str, tuple[Any, Any]] = {}
+    opened = [new_event(cuda, timed=True) for cuda in gate.cudas]
+    marks = {name: [[new_event(cuda, timed=True) for cuda in gate.cudas] for _ in range(2)] for name, *_ in parts}
     with said_clearly(f"running {' beside '.join(name for name, *_ in parts)}"):
         with gate.guarded():
-            for place, (name, stream, enqueue) in enumerate(parts):
+            for place, (name, streams, enqueue) in enumerate(parts):
                 if place == 0:
-                    gate.shut(stream)
-                    stream.record(opened)
-                else:
-                    stream.wait(opened)
-                marks[name] = new_event(cuda, timed=True), new_event(cuda, timed=True)
-                stream.record(marks[name][0])
-                enqueue(stream)
-                stream.record(marks[name][1])
-        for name in marks:
-            _wait(marks[name][1], name)
-    seconds = {name: [(mark - opened) / 1e3 for mark in pair] for name, pair in marks.items()}
-    nothing = [float("nan")] * 2
-    return Times(*seconds.get("gemm", nothing), *seconds.get("transfer", nothing))
+                    gate.shut(streams)
+                for stream, event, mark in zip(streams, opened, marks[name][0], strict=True):
+                    stream.record(event) if place == 0 else stream.wait(event)
+                    stream.record(mark)
+                enqueue(streams)
+                for stream, mark in zip(streams, marks[name][1], strict=True):
+                    stream.record(mark)
+        for name, (_, ends) in marks.items():
+            for end in ends:
+                _wait(end, name)
+    found = {}
+    for name, (starts, ends) in marks.items():
+        since = [[(mark - zero) / 1e3 for mark, zero in zip(each, opened, strict=True)] for each in (starts, ends)]
+        found[name] = min(since[0]), max(since[1])
+    nothing = (float("nan"), float("nan"))
+    return Times(*found.get("gemm", nothing), *found.get("transfer", nothing))
 
 
 def _wait(event: Any, name: str) -> None:

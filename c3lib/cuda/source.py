@@ -95,7 +95,7 @@ extern "C" __global__ void pause(u64 ns) { u64 start = now(); while (now() - sta
 @cache
 def kernels(cuda: Cuda) -> dict[str, Any]:
     """The compiled kernels by name."""
-    with said_clearly("compiling the copy kernel"):
+    with cuda.current(), said_clearly("compiling the copy kernel"):
         options = cuda.core.ProgramOptions(arch=f"sm_{cuda.device.arch}", std="c++17")
         module = cuda.core.Program(CODE, "c++", options).compile("cubin")
         found = {name: module.get_kernel(name) for name in ("fill", "compare", "copy", "hold", "pause")}
@@ -113,4 +113,5 @@ def kernels(cuda: Cuda) -> dict[str, Any]:
 def launch(cuda: Cuda, stream: Any, name: str, grid: int, block: int, *arguments: Any, shared: int = 0) -> None:
     """Launch one of our kernels on a stream of cuda.core."""
     config = cuda.core.LaunchConfig(grid=grid, block=block, shmem_size=shared)
-    cuda.core.launch(stream, config, kernels(cuda)[name], *arguments)
+    with cuda.current():
+        cuda.core.launch(stream, config, kernels(cuda)[name], *arguments)

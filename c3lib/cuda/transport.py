@@ -1,18 +1,20 @@
 """Who moves the bytes of a plan: copy engines, or our copy kernel on some thread blocks. Nothing collective-specific.
 
-``copy_engine`` issues asynchronous copies between GPU and pinned host memory, one by one or as a batch; ``sm_kernel``
-runs the same copies on SMs, the stand-in for the kernels of a collective library.
+``copy_engine`` issues asynchronous copies between GPUs, or between a GPU and pinned host memory, one by one or as a
+batch; ``sm_kernel`` runs the same copies on SMs, the stand-in for the kernels of a collective library.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from c3lib.cuda.buffers import Buffers
+from c3lib.cuda.buffers import Buffers, Issue
 from c3lib.cuda.device import Cuda, checked
 from c3lib.cuda.source import BLOCK, kernels, launch
+from c3lib.cuda.streams import Barrier, Streams, new_event, new_stream
 from c3lib.errors import C3Error
 
 CHUNK_NBYTES = 1 << 17  # what a block takes at a time: 2 rounds of its loads in flight
@@ -27,84 +29,116 @@ class Transport(Protocol):
     def ready(self) -> None:
         """What has to be done before each run, outside of every clock."""
 
-    def restart(self, stream: Any) -> None:
-        """The same, put on a stream: for a run that follows another one there."""
+    def restart(self, streams: Streams) -> None:
+        """The same, put on the streams: for a run that follows another one there."""
 
-    def enqueue(self, stream: Any) -> None:
-        """Put the transfer on a stream of cuda.core; returns before it runs."""
+    def enqueue(self, streams: Streams) -> None:
+        """Put the transfer on a stream of each GPU; returns before it runs."""
 
 
-def issue_lists(copies: list[tuple[int, int, int, int]]) -> dict[int, list[tuple[int, int, int]]]:
-    """Copies by engine, each ``(source, destination, bytes)``, in order."""
-    lists: dict[int, list[tuple[int, int, int]]] = {}
-    for source, target, nbytes, engine in copies:
-        lists.setdefault(engine, []).append((source, target, nbytes))
+def issue_lists(copies: Sequence[Issue]) -> dict[int, list[Issue]]:
+    """Copies by engine, in order."""
+    lists: dict[int, list[Issue]] = {}
+    for copy in copies:
+        lists.setdefault(copy.engine, []).append(copy)
     return lists
 
 
-class CopyEngine:
-    """Asynchronous copies by the GPU's copy engines, a stream for each direction.
+def by_step(copies: Sequence[Issue]) -> list[dict[int, list[Issue]]]:
+    """For each step the copies by issuing rank, in order."""
+    steps: dict[int, dict[int, list[Issue]]] = {}
+    for copy in copies:
+        steps.setdefault(copy.step, {}).setdefault(copy.issuer, []).append(copy)
+    return [steps[step] for step in sorted(steps)]
 
-    ``batched``: one call for all copies of a direction (``cuMemcpyBatchAsync``), with the preference to overlap with
-    compute; else one call a copy.
+
+class CopyEngine:
+    """Asynchronous copies by the GPUs' copy engines, a stream for each engine that a rank's copies are dealt to.
+
+    ``batched``: one call for all copies of an engine (``cuMemcpyBatchAsync``), with the preference to overlap with
+    compute; else one call a copy. Every step starts when all GPUs have ended the one before. ``bare`` leaves out all
+    waiting for other GPUs: no collective, since nobody knows when it may start or has ended, but what the links give.
 
     Raises:
-        C3Error: a plan of several steps or a copy within the GPU, which runs on SMs there and is no DMA transfer; a
+        C3Error: bare copies of several steps; a copy within a GPU, which runs on SMs there and is no DMA transfer; a
             driver without batched copies.
     """
 
     def __init__(
-        self, cuda: Cuda, buffers: Buffers, *, batched: bool = False, drop: int | None = None, high: bool = False
+        self,
+        buffers: Buffers,
+        *,
+        batched: bool = False,
+        drop: int | None = None,
+        high: bool = False,
+        bare: bool = False,
     ):
-        self.name = "copy_engine"
-        self.cuda, self.batched = cuda, batched
-        self.buffers = buffers  # only addresses are used from here on: what lies there must not be given back
-        if buffers.plan.steps > 1:
-            raise C3Error(f"{buffers.plan}: copy_engine runs plans of one step, this one has {buffers.plan.steps}")
+        self.name = "bare_copy" if bare else "copy_engine"
+        self.buffers, self.batched = buffers, batched  # kept: what lies at the addresses must not be given back
         copies = buffers.copies(drop)
-        _refuse_local(cuda, copies)
-        driver = cuda.driver
-        if batched and not hasattr(driver, "cuMemcpyBatchAsync"):
+        _refuse_local(buffers.cudas[0], copies)
+        if batched and not hasattr(buffers.cudas[0].driver, "cuMemcpyBatchAsync"):
             raise C3Error("copy_engine: these bindings have no cuMemcpyBatchAsync; use plain copies")
-        self._lists = list(issue_lists(copies).values())
-        self._streams = [new_stream(cuda, high=high) for _ in self._lists[1:]]
-        self._joins = [new_event(cuda) for _ in self._lists]
-        self._pointers = [
-            ([driver.CUdeviceptr(c[0]) for c in part], [driver.CUdeviceptr(c[1]) for c in part], [c[2] for c in part])
-            for part in self._lists
-        ]
-        self._attributes = overlap_attributes(cuda) if batched else None
-
-    @property
-    def copies(self) -> int:
+        self.copies = len(copies)
         """Copies that one run issues."""
-        return sum(map(len, self._lists))
+        self._barrier = Barrier(() if bare else buffers.cudas)
+        self._steps = [
+            [_Fan(buffers.cudas[rank], rank, part, batched, high) for rank, part in step.items()]
+            for step in by_step(copies)
+        ]
+        if bare and len(self._steps) > 1:
+            raise C3Error(f"{buffers.plan}: bare copies have one step, this plan has {len(self._steps)}")
 
     def ready(self) -> None:
         """Nothing to do."""
 
-    def restart(self, stream: Any) -> None:
+    def restart(self, streams: Streams) -> None:
         """Nothing to do."""
 
-    def enqueue(self, stream: Any) -> None:
-        """All copies; the stream goes on when the last of them is done."""
-        if self._streams:
-            stream.record(self._joins[0])
-        for place, part in enumerate(self._pointers):
-            on = stream if place == 0 else self._streams[place - 1]
-            if place:
-                on.wait(self._joins[0])
-            self.submit(part, on)
-            if place:
-                on.record(self._joins[place])
-        for join in self._joins[1:]:
-            stream.wait(join)
+    def enqueue(self, streams: Streams) -> None:
+        """All copies; each GPU's stream goes on when all GPUs are done."""
+        self._barrier.enqueue(streams)
+        for step in self._steps:
+            for fan in step:
+                fan.enqueue(streams[fan.rank])
+            self._barrier.enqueue(streams)
 
-    def submit(self, part: tuple, stream: Any) -> None:
+
+class _Fan:
+    """One rank's copies of one step, fanned out over a stream for each engine and joined again."""
+
+    def __init__(self, cuda: Cuda, rank: int, copies: Sequence[Issue], batched: bool, high: bool):
+        self.cuda, self.rank = cuda, rank
+        lists = list(issue_lists(copies).values())
+        self._streams = [new_stream(cuda, high=high) for _ in lists[1:]]
+        self._joins = [new_event(cuda) for _ in lists]
+        address = cuda.driver.CUdeviceptr
+        self._parts = [
+            ([address(c.source) for c in part], [address(c.target) for c in part], [c.nbytes for c in part])
+            for part in lists
+        ]
+        self._attributes = overlap_attributes(cuda) if batched else None
+
+    def enqueue(self, stream: Any) -> None:
+        """The copies; the stream goes on when the last of them is done."""
+        with self.cuda.current():
+            if self._streams:
+                stream.record(self._joins[0])
+            for place, part in enumerate(self._parts):
+                on = stream if place == 0 else self._streams[place - 1]
+                if place:
+                    on.wait(self._joins[0])
+                self._submit(part, on)
+                if place:
+                    on.record(self._joins[place])
+            for join in self._joins[1:]:
+                stream.wait(join)
+
+    def _submit(self, part: tuple, stream: Any) -> None:
         """Issue one list of copies on one stream. Raises :class:`C3Error` for a batch on the default stream."""
         driver, handle = self.cuda.driver, int(stream.handle)
         sources, targets, sizes = part
-        if self.batched:
+        if self._attributes is not None:
             if handle in _DEFAULT_STREAMS:
                 raise C3Error(
                     "copy_engine: a batch of copies cannot go on the default stream; give it a stream of its own"
@@ -124,89 +158,112 @@ def overlap_attributes(cuda: Cuda) -> Any:
     return attributes
 
 
-def new_stream(cuda: Cuda, *, high: bool = False, context: Any = None) -> Any:
-    """A stream of cuda.core, of the lowest or the highest priority, on the whole GPU or in a green context."""
-    least, most = stream_priorities(cuda)
-    options = cuda.core.StreamOptions(nonblocking=True, priority=most if high else least)
-    return (context or cuda.device).create_stream(options=options)
-
-
-def stream_priorities(cuda: Cuda) -> tuple[int, int]:
-    """Numbers of the lowest and the highest priority of a stream."""
-    return tuple(checked(cuda, cuda.driver.cuCtxGetStreamPriorityRange(), "reading the stream priorities"))
-
-
-def new_event(cuda: Cuda, *, timed: bool = False) -> Any:
-    """An event of cuda.core."""
-    return cuda.device.create_event(options=cuda.core.EventOptions(timing_enabled=timed))
-
-
 def memory_side(cuda: Cuda, address: int) -> str:
-    """``"device"`` or ``"host"``: where an address lies, by the driver."""
-    which = cuda.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    kind = checked(cuda, cuda.driver.cuPointerGetAttribute(which, address), "asking where an address lies")
-    return "device" if int(kind) == int(cuda.driver.CUmemorytype.CU_MEMORYTYPE_DEVICE) else "host"
+    """Where an address lies, by the driver: ``"host"``, or ``"GPU 0"`` with the GPU's number."""
+    attributes, driver = cuda.driver.CUpointer_attribute, cuda.driver
+
+    def asked(which: Any) -> int:
+        return int(checked(cuda, driver.cuPointerGetAttribute(which, address), "asking where an address lies"))
+
+    if asked(attributes.CU_POINTER_ATTRIBUTE_MEMORY_TYPE) != int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE):
+        return "host"
+    return f"GPU {asked(attributes.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)}"
 
 
-def _refuse_local(cuda: Cuda, copies: list[tuple[int, int, int, int]]) -> None:
-    for source, target, nbytes, _ in copies:
-        if memory_side(cuda, source) == memory_side(cuda, target) == "device":
+def _refuse_local(cuda: Cuda, copies: Sequence[Issue]) -> None:
+    for copy in copies:
+        side = memory_side(cuda, copy.source)
+        if side != "host" and side == memory_side(cuda, copy.target):
             raise C3Error(
-                f"copy_engine: a copy of {nbytes} bytes within one GPU is no DMA transfer: on this GPU it runs on SMs "
-                "and competes with the GEMM; use sm_kernel, or a peer's or the host's memory"
+                f"copy_engine: a copy of {copy.nbytes} bytes within one GPU is no DMA transfer: on this GPU it runs on "
+                "SMs and competes with the GEMM; use sm_kernel, or a peer's or the host's memory"
             )
 
 
 class SmKernel:
-    """Our copy kernel on ``blocks`` thread blocks; blocks take chunks of all copies in turn, directions alternating."""
+    """Our copy kernel on ``blocks`` thread blocks of each GPU; blocks take chunks of all copies in turn, engines
+    alternating. Every step is a launch, and starts when all GPUs have ended the one before."""
 
-    def __init__(self, cuda: Cuda, buffers: Buffers, blocks: int, *, drop: int | None = None):
-        self.name, self.blocks = "sm_kernel", blocks
-        self.cuda, self.buffers = cuda, buffers  # kept, as above
+    def __init__(self, buffers: Buffers, blocks: int, *, drop: int | None = None):
+        self.name, self.blocks, self.buffers = "sm_kernel", blocks, buffers  # kept, as above
         if blocks < 1:
             raise C3Error(f"sm_kernel: blocks must be at least 1, not {blocks}")
-        if buffers.plan.steps > 1:
-            raise C3Error(f"{buffers.plan}: sm_kernel runs plans of one step, this one has {buffers.plan.steps}")
-        torch = cuda.torch
-        chunks = chunk_list(buffers.copies(drop))
-        self._count = len(chunks)
-        kernels(cuda)
-        self._chunks = torch.from_numpy(chunks.view(np.int64).copy()).cuda()
-        self._ticket = torch.zeros(1, dtype=torch.int32, device="cuda")
-        self._told = torch.zeros(3 * blocks, dtype=torch.int64, device="cuda")
+        self._barrier = Barrier(buffers.cudas)
+        self._steps = [
+            [_Launch(buffers.cudas[rank], rank, blocks, part) for rank, part in step.items()]
+            for step in by_step(buffers.copies(drop))
+        ]
 
     def ready(self) -> None:
-        """Reset the ticket and what the blocks tell."""
+        """Reset the tickets and what the blocks tell."""
+        for part in self._launches:
+            part.ready()
+
+    def restart(self, streams: Streams) -> None:
+        """Reset the tickets once what is before them on the streams is done."""
+        for part in self._launches:
+            part.restart(streams[part.rank])
+
+    def enqueue(self, streams: Streams) -> None:
+        """One launch a step and GPU."""
+        self._barrier.enqueue(streams)
+        for step in self._steps:
+            for part in step:
+                part.enqueue(streams[part.rank])
+            self._barrier.enqueue(streams)
+
+    @property
+    def _launches(self) -> Iterator[_Launch]:
+        return (part for step in self._steps for part in step)
+
+    def told(self) -> tuple[int, int]:
+        """How many blocks of a launch ran in the last run, and on how many different SMs: the kernel's own word; of
+        several launches the fewest."""
+        return min(part.told() for part in self._launches)
+
+
+class _Launch:
+    """One rank's copies of one step by the copy kernel."""
+
+    def __init__(self, cuda: Cuda, rank: int, blocks: int, copies: Sequence[Issue]):
+        self.cuda, self.rank, self._blocks = cuda, rank, blocks
+        chunks = chunk_list(copies)
+        self._count = len(chunks)
+        kernels(cuda)
+        torch, where = cuda.torch, f"cuda:{cuda.index}"
+        self._chunks = torch.from_numpy(chunks.view(np.int64).copy()).to(where)
+        self._ticket = torch.zeros(1, dtype=torch.int32, device=where)
+        self._told = torch.zeros(3 * blocks, dtype=torch.int64, device=where)
+
+    def ready(self) -> None:
         self._ticket.zero_()
         self._told.zero_()
 
     def restart(self, stream: Any) -> None:
-        """Reset the ticket once what is before it on the stream is done."""
-        found = self.cuda.driver.cuMemsetD32Async(self._ticket.data_ptr(), 0, 1, int(stream.handle))
-        checked(self.cuda, found, "resetting the ticket of the copy kernel")
+        with self.cuda.current():
+            found = self.cuda.driver.cuMemsetD32Async(self._ticket.data_ptr(), 0, 1, int(stream.handle))
+            checked(self.cuda, found, "resetting the ticket of the copy kernel")
 
     def enqueue(self, stream: Any) -> None:
-        """One launch."""
         launch(
-            self.cuda, stream, "copy", self.blocks, BLOCK,
+            self.cuda, stream, "copy", self._blocks, BLOCK,
             np.uint64(self._chunks.data_ptr()), np.uint32(self._count), np.uint64(self._ticket.data_ptr()),
             np.uint64(self._told.data_ptr()),
         )  # fmt: skip
 
     def told(self) -> tuple[int, int]:
-        """How many blocks ran in the last run, and on how many different SMs: the kernel's own word."""
         sms = self._told.cpu().numpy()[::3]
         return int((sms > 0).sum()), len(set(sms[sms > 0].tolist()))
 
 
-def chunk_list(copies: list[tuple[int, int, int, int]]) -> np.ndarray:
+def chunk_list(copies: Sequence[Issue]) -> np.ndarray:
     """Chunks ``(source, destination, bytes)``, uint64 of shape (chunks, 3): engines take turns, copies in order."""
     lanes = []
     for part in issue_lists(copies).values():
         cut = [
-            (source + first, target + first, min(CHUNK_NBYTES, nbytes - first))
-            for source, target, nbytes in part
-            for first in range(0, nbytes, CHUNK_NBYTES)
+            (c.source + first, c.target + first, min(CHUNK_NBYTES, c.nbytes - first))
+            for c in part
+            for first in range(0, c.nbytes, CHUNK_NBYTES)
         ]
         lanes.append(cut)
     turns = [lane[place] for place in range(max(map(len, lanes), default=0)) for lane in lanes if place < len(lane)]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Iterator
 
 from c3lib.backends.cuda import CudaBackend
-from c3lib.cuda.rig import Setting
+from c3lib.cuda.setting import Setting
 from c3lib.errors import C3Error
 from c3lib.files import write_text
 from c3lib.hardware import load_node

@@ -7,10 +7,8 @@ from functools import partial
 from typing import Any
 
 from c3lib.backends.cuda import CudaBackend, describe
-from c3lib.cuda.health import read_health
-from c3lib.cuda.partition import streams
-from c3lib.cuda.rig import Setting
-from c3lib.cuda.transport import new_event
+from c3lib.cuda.setting import Setting
+from c3lib.cuda.streams import new_event
 from c3lib.measure.rounds import Group
 from c3lib.measure.suite import scenarios_of
 from c3lib.strategy import STRATEGIES
@@ -46,8 +44,7 @@ def _one_a_cell(backend: CudaBackend, suite: str) -> list[Scenario]:
 def _arm(backend: CudaBackend, scenario: Scenario, arm: str, repetition: int) -> list[dict[str, Any]]:
     rig, serial = backend.rig, arm.startswith("serial")
     if serial:
-        default = backend.node.library[scenario.collective.kind].default_cus
-        how = Setting(blocks=0 if arm.endswith("copy_engine") else default)
+        how = Setting() if arm.endswith("copy_engine") else backend.default(scenario)
     else:
         how = backend.setting(scenario, STRATEGIES[arm])
     before = rig.run(how)  # warm, and the bytes and the result of one run checked
@@ -79,31 +76,31 @@ def _loop(backend: CudaBackend, how: Setting, serial: bool, estimate_s: float) -
 
     Its runs all write the same bytes, so none can be told from the one before: the arm checks a run on either side.
     """
-    rig, torch = backend.rig, backend.rig.cuda.torch
-    gemm_stream, own_stream = streams(rig.cuda, how.withheld if how.green else 0, how.high)
-    transfer_stream = gemm_stream if serial else own_stream
-    sms = rig.cuda.sms - how.withheld if how.withheld else 0
-    mover, done = rig.transport(how), [new_event(rig.cuda), new_event(rig.cuda)]
+    rig = backend.rig
+    gemm_streams, own_streams = rig.streams(how)
+    transfer_streams = gemm_streams if serial else own_streams
+    mover = rig.transport(how)
+    done = [(new_event(cuda), new_event(cuda)) for cuda in rig.cudas]
     rig.buffers.prepare(rig.turn)
-    torch.cuda.synchronize()
-    before, start, runs = read_health(), time.perf_counter(), 0
+    rig.synchronize()
+    before, start, runs = rig.health(), time.perf_counter(), 0
     state = before
     while time.perf_counter() - start < SECONDS:
         for _ in range(max(1, int(0.02 / estimate_s))):  # some 20 ms at a time: the queue never runs dry for long
             for place in (0, 1) if how.gemm_first else (1, 0):
                 if place == 0:
-                    rig.operands.enqueue(gemm_stream, runs, sms)
+                    rig.enqueue_gemm(gemm_streams, runs, how)
                 else:
-                    mover.restart(transfer_stream)
-                    mover.enqueue(transfer_stream)
-            if not serial:  # the next run starts when both are done
-                gemm_stream.record(done[0])
-                transfer_stream.record(done[1])
-                gemm_stream.wait(done[1])
-                transfer_stream.wait(done[0])
+                    mover.restart(transfer_streams)
+                    mover.enqueue(transfer_streams)
+            for gemm, transfer, events in zip(gemm_streams, transfer_streams, done, strict=True):
+                if not serial:  # the next run starts when both are done
+                    gemm.record(events[0])
+                    transfer.record(events[1])
+                    gemm.wait(events[1])
+                    transfer.wait(events[0])
             runs += 1
-        state = read_health()
-        gemm_stream.sync()
-        transfer_stream.sync()
+        state = rig.health()
+        rig.synchronize()
     seconds = time.perf_counter() - start
-    return runs, seconds, read_health().energy_j - before.energy_j, state
+    return runs, seconds, rig.health().energy_j - before.energy_j, state

@@ -1,13 +1,19 @@
-"""Experiments made of single regions: isolated curves, order and priority, break-even size."""
+"""Experiments made of single regions: isolated curves, order and priority, who overlaps with what, break-even size.
+
+A node of one GPU measures its host link, in, out and both ways, with our SM kernel as the library; between GPUs there
+is one direction, "both", and the library is NCCL.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from c3lib.backends.cuda import CudaBackend, describe
-from c3lib.cuda.rig import Region, Setting
+from c3lib.cuda.nccl import VARIANTS
+from c3lib.cuda.setting import Region, Setting
+from c3lib.hardware import COLLECTIVES
 from c3lib.measure.rounds import Group
 from c3lib.transfer.builders import build_plan
 from c3lib.workload import Gemm
@@ -21,16 +27,25 @@ WITHHELD = (0, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 124)
 LARGE_NBYTES = 2**27
 SIZES = tuple(4**power for power in range(6, 16))  # 4 KiB to 1 GiB
 COPY_ENGINES = (Setting(), Setting(batched=False))
+BARE = Setting(batched=False, bare=True)
+"""The copies alone, without the ranks waiting for one another: what the links give."""
+
+NVLINK_NBYTES = 2**29
+"""Large between GPUs: 256 MiB from each of two."""
+
+NCCL_BLOCKS = (0, 1, 2, 4, 8, 16, 32)
+"""Thread blocks asked of NCCL; 0 leaves it the choice."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """A plan's size and the direction that counts; ``ranks`` 2 makes it a single copy each way."""
+    """A plan's size and the direction that counts; 2 ``ranks`` make it a single copy each way, 0 means the node's."""
 
     nbytes: int
     direction: str = "both"
-    ranks: int = 8
+    ranks: int = 0
     kind: str = "all-gather"
+    registered: bool = False
 
 
 def _arm(
@@ -75,6 +90,7 @@ def region_row(
         **region.health(),
         "verified": region.verified,
         "path": region.path,
+        **({"in_place": how.in_place} if experiment == "transports" else {}),
     }
 
 
@@ -88,8 +104,12 @@ def _group(
     """Arms ``(with GEMM, with transfer, setting)`` of one GEMM and one transfer."""
 
     def load() -> None:
-        plan = build_plan(transfer.kind, transfer.nbytes, transfer.ranks, "host") if transfer else None
-        backend.rig.load(gemm, plan, transfer.direction if transfer else "both")
+        if transfer is None:
+            backend.rig.load(gemm)
+            return
+        node = backend.node
+        plan = build_plan(transfer.kind, transfer.nbytes, transfer.ranks or node.ranks, node.topology)
+        backend.rig.load(gemm, plan, transfer.direction, transfer.registered)
 
     named = {
         f"{'g' * has_gemm}{'t' * moves} {how}": partial(
@@ -107,7 +127,15 @@ def isolated(backend: CudaBackend) -> list[Group]:
     by_sms += [(True, False, Setting(withheld=sms, green=True)) for sms in (8, 16, 32, 64)]
     groups = [_group(backend, name, gemm, None, by_sms) for gemm in (*COMPUTE_BOUND, *MEMORY_BOUND)]
     alone = lambda settings: [(False, True, how) for how in settings]  # noqa: E731
-    by_blocks = alone([*COPY_ENGINES, *(Setting(blocks=blocks) for blocks in BLOCKS)])
+    sm_kernels = [Setting(blocks=blocks) for blocks in BLOCKS]
+    if backend.library:
+        nccl = [Setting(library=backend.library, blocks=blocks) for blocks in NCCL_BLOCKS]
+        large = alone([BARE, *COPY_ENGINES, *sm_kernels, *nccl])
+        groups += [_group(backend, name, None, Transfer(NVLINK_NBYTES, kind=kind), large) for kind in COLLECTIVES]
+        by_size = alone([*COPY_ENGINES, BARE, Setting(blocks=32), nccl[0]])
+        groups += [_group(backend, name, None, Transfer(4 * size), by_size) for size in SIZES]
+        return groups
+    by_blocks = alone([*COPY_ENGINES, *sm_kernels])
     groups += [_group(backend, name, None, Transfer(LARGE_NBYTES, way), by_blocks) for way in ("in", "out", "both")]
     by_size = alone([*COPY_ENGINES, Setting(blocks=8), Setting(blocks=32)])
     groups += [_group(backend, name, None, Transfer(size), by_size) for size in SIZES]
@@ -130,8 +158,12 @@ def equal_transfer(backend: CudaBackend, gemm: Gemm, kind: str = "all-gather") -
 def order(backend: CudaBackend) -> list[Group]:
     """A GEMM beside SM kernels of more and more blocks and beside copy engines: four orders and SMs left free."""
     groups = []
+    library = backend.library
     for gemm in (COMPUTE_BOUND[0], MEMORY_BOUND[0]):
         arms = [(True, False, Setting()), (False, True, Setting())]
+        for blocks in (0, 2, 8, 16) if library else ():
+            how = Setting(blocks=blocks, library=library)
+            arms += [(False, True, how), (True, True, how), (True, True, replace(how, gemm_first=False, high=True))]
         for blocks in (1, 2, 4, 8, 16, 32, 64):
             arms.append((False, True, Setting(blocks=blocks)))
             arms += [
@@ -152,9 +184,33 @@ def order(backend: CudaBackend) -> list[Group]:
         groups.append(_group(backend, "order", gemm, equal_transfer(backend, gemm), arms))
         # One way at a time: which direction costs the GEMM its bandwidth.
         both = equal_transfer(backend, gemm)
-        for way in ("in", "out"):
+        for way in () if library else ("in", "out"):
             arms = [(True, False, Setting()), (False, True, Setting()), (True, True, Setting(gemm_first=False))]
             groups.append(_group(backend, "order", gemm, Transfer(both.nbytes, way), arms))
+    return groups
+
+
+def transports(backend: CudaBackend) -> list[Group]:
+    """Who overlaps with what, between GPUs: each transport alone and beside each GEMM, launched first and second.
+
+    The buffers are memory that NCCL can register, for all transports. A row's transport says how NCCL ran; ``in_place``
+    says whether a rank's own shard was where it belongs, or had to be moved by the library as well.
+    """
+    movers = [Setting(), Setting(batched=False), Setting(blocks=8), Setting(blocks=32)]
+    groups = []
+    for gemm in (*COMPUTE_BOUND, *MEMORY_BOUND):
+        for kind in COLLECTIVES:
+            libraries = [
+                Setting(library=name, in_place=in_place)
+                for name in VARIANTS
+                for in_place in (True, False)
+                if not (name == "nccl_zero_cta" and in_place and kind == "all-to-all")  # NCCL has none in place
+            ]
+            arms = [(True, False, Setting())]
+            for how in [*movers, *libraries]:
+                arms += [(False, True, how), (True, True, how), (True, True, replace(how, gemm_first=False, high=True))]
+            transfer = replace(equal_transfer(backend, gemm, kind), registered=True)
+            groups.append(_group(backend, "transports", gemm, transfer, arms))
     return groups
 
 
@@ -162,6 +218,8 @@ def break_even(backend: CudaBackend) -> list[Group]:
     """Transfers of 4 KiB and more beside a GEMM, by copy engine and by SM kernel, and each alone."""
     how = [Setting(gemm_first=False, high=True), Setting(blocks=32, gemm_first=False, high=True)]
     how += [Setting(blocks=4, withheld=4, gemm_first=False, high=True)]
+    if backend.library:
+        how[1:] = [Setting(library=backend.library, gemm_first=False, high=True)]
     groups = []
     for gemm in (SMALL, COMPUTE_BOUND[1]):
         for size in SIZES[:-2]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from c3lib.backends.cuda import SWEEP_REPEATS, CudaBackend
 from c3lib.cuda.device import require_gpu
-from c3lib.cuda.rig import NO_TRANSFER
+from c3lib.cuda.setting import NO_TRANSFER
 from c3lib.errors import C3Error, unknown
 from c3lib.hardware import Node, load_node
 from c3lib.measure import counted, energy, premise, regions, suite
@@ -22,8 +22,11 @@ from c3lib.results import write_table
 from c3lib.suites import load_suite
 from c3lib.workload import whole
 
-EXPERIMENTS = ("premise", "isolated", "suite", "order", "break_even", "energy")
+EXPERIMENTS = ("premise", "isolated", "suite", "order", "transports", "break_even", "energy")
 """In the order in which they run. ``premise`` comes first: its program wants the GPU for itself."""
+
+_ONE_GPU, _SEVERAL = ("premise",), ("transports",)
+"""Experiments of a node of one GPU only, and of several only."""
 
 ENERGY_REPEATS = 3
 
@@ -32,28 +35,29 @@ def measure(
     node: str,
     suite_name: str,
     out: Path,
-    experiments: Iterable[str] = EXPERIMENTS,
+    experiments: Iterable[str] = (),
     repeats: int = 9,
     seed: int = 0,
     quiet: bool = False,
 ) -> list[Path]:
     """Run experiments and write ``<out>/<experiment>.csv`` (the suite's under its own name); returns what was written.
 
-    A table that is there already is measured anew; an experiment that was cut short goes on from its finished rows.
+    By default all experiments of the node. A table that is there already is measured anew; an experiment that was cut
+    short goes on from its finished rows.
 
     Raises:
         C3Error: unknown node, suite or experiment; everything the device can say; a transfer that failed its byte
             check or a path without proof (the rows stay in the journal, nothing is published).
     """
-    chosen = list(experiments)
-    for name in chosen:
-        if name not in EXPERIMENTS:
-            raise unknown("experiment", name, EXPERIMENTS)
-    repeats = whole("repeats", repeats, least=1)
     there = load_node(node)
+    repeats = whole("repeats", repeats, least=1)
+    known = experiments_of(there)
+    chosen = list(experiments) or known
+    for name in chosen:
+        if name not in known:
+            raise unknown(f"experiment of {node}", name, known)
     load_suite(suite_name, there.ranks)
-    CudaBackend.check_node(there)
-    require_gpu()
+    require_gpu(CudaBackend.check_node(there))
     if "premise" in chosen and len(set(chosen)) > 1 and not premise.profiler():
         print(f"c3 measure: leaves premise out: {premise.NO_PROFILER}", file=sys.stderr)
         chosen = [name for name in chosen if name != "premise"]
@@ -63,6 +67,12 @@ def measure(
         if name in chosen:
             written += session.run(name)
     return written
+
+
+def experiments_of(node: Node) -> list[str]:
+    """The experiments that a node has."""
+    other = _SEVERAL if node.topology == "host" else _ONE_GPU
+    return [name for name in EXPERIMENTS if name not in other]
 
 
 class _Session:
@@ -93,6 +103,7 @@ class _Session:
             make: dict[str, Any] = {
                 "isolated": lambda: regions.isolated(self.backend),
                 "order": lambda: regions.order(self.backend),
+                "transports": lambda: regions.transports(self.backend),
                 "break_even": lambda: regions.break_even(self.backend),
                 "suite": lambda: suite.suite_groups(self.backend, self.suite_name, journal),
                 "energy": lambda: energy.energy_groups(self.backend, self.suite_name),

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from c3lib.cuda.device import Cuda, open_device
+from c3lib.cuda.device import Cuda, open_device, open_devices
 from c3lib.cuda.region import Gate
 from c3lib.cuda.source import launch
 
@@ -54,6 +54,15 @@ def cuda() -> Cuda:
 
 
 @pytest.fixture(scope="session")
+def cudas(cuda: Cuda) -> tuple[Cuda, ...]:
+    """All GPUs of this machine, each able to reach the others' memory; with only one the test is skipped."""
+    count = cuda.torch.cuda.device_count()
+    if count < 2:
+        pytest.skip("needs 2 GPUs")
+    return open_devices(count)
+
+
+@pytest.fixture(scope="session")
 def gate(cuda: Cuda) -> Gate:
     """The gate of all timed regions."""
-    return Gate(cuda)
+    return Gate([cuda])

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from c3lib.cuda.buffers import Buffers
+from c3lib.cuda.buffers import Buffers, Issue
 from c3lib.cuda.device import Cuda
 from c3lib.cuda.gemm import Operands
 from c3lib.cuda.region import Gate, timed
 from c3lib.cuda.source import launch
-from c3lib.cuda.transport import CopyEngine, SmKernel, new_stream
+from c3lib.cuda.streams import new_stream
+from c3lib.cuda.transport import CopyEngine, SmKernel
 from c3lib.transfer.builders import build_plan
 
 MIB = 1 << 20
@@ -24,18 +25,18 @@ def transport(arm: str, cuda: Cuda, buffers: Any, drop: int | None = None) -> An
     """The transport of an arm; ``sm_kernel N`` has N blocks."""
     name, _, how = arm.partition(" ")
     if name == "sm_kernel":
-        return SmKernel(cuda, buffers, int(how), drop=drop)
-    return CopyEngine(cuda, buffers, batched=how == "batched", drop=drop)
+        return SmKernel(buffers, int(how), drop=drop)
+    return CopyEngine(buffers, batched=how == "batched", drop=drop)
 
 
 def buffers_of(cuda: Cuda, nbytes: int, ranks: int = 4, kind: str = "all-gather", direction: str = "both") -> Buffers:
     """Buffers of a collective seen from rank 0."""
-    return Buffers(cuda, build_plan(kind, nbytes, ranks, "host"), direction)
+    return Buffers([cuda], build_plan(kind, nbytes, ranks, "host"), direction)
 
 
-def only(*copies: tuple[int, int, int, int]) -> SimpleNamespace:
+def only(cuda: Cuda, *copies: tuple[int, int, int, int]) -> SimpleNamespace:
     """Stands for buffers whose copies are these: (source address, destination address, bytes, engine)."""
-    return SimpleNamespace(plan=SimpleNamespace(steps=1), copies=lambda drop=None: list(copies))
+    return SimpleNamespace(cudas=[cuda], copies=lambda drop=None: [Issue(*copy) for copy in copies])
 
 
 def run(cuda: Cuda, mover: Any, stream: Any = None) -> None:
@@ -43,7 +44,7 @@ def run(cuda: Cuda, mover: Any, stream: Any = None) -> None:
     stream = stream or new_stream(cuda)
     mover.ready()
     cuda.torch.cuda.synchronize()
-    mover.enqueue(stream)
+    mover.enqueue([stream])
     stream.sync()
 
 
@@ -55,7 +56,7 @@ def moved(arm: str, cuda: Cuda, buffers: Buffers, iteration: int = 0, drop: int 
 
 def pause(cuda: Cuda, seconds: float, grid: int = 1, block: int = 1) -> Any:
     """An enqueue of a kernel that waits."""
-    return lambda stream: launch(cuda, stream, "pause", grid, block, np.uint64(round(seconds * 1e9)))
+    return lambda streams: launch(cuda, streams[0], "pause", grid, block, np.uint64(round(seconds * 1e9)))
 
 
 def transfer_s(cuda: Cuda, gate: Gate, mover: Any, stream: Any = None, repeats: int = 5) -> float:
@@ -66,7 +67,7 @@ def transfer_s(cuda: Cuda, gate: Gate, mover: Any, stream: Any = None, repeats: 
     for _ in range(repeats):
         mover.ready()
         cuda.torch.cuda.synchronize()
-        times = timed(gate, None, (stream, mover.enqueue))
+        times = timed(gate, None, ([stream], mover.enqueue))
         found.append(times.transfer_end_s - times.transfer_start_s)
     return statistics.median(found)
 
@@ -80,6 +81,6 @@ def gemm_s(cuda: Cuda, gate: Gate, operands: Operands, sms: int = 0, stream: Any
     stream.sync()
     found = []
     for turn in range(repeats):
-        times = timed(gate, (stream, lambda on, turn=turn: operands.enqueue(on, turn, sms)), None)
+        times = timed(gate, ([stream], lambda on, turn=turn: operands.enqueue(on[0], turn, sms)), None)
         found.append(times.gemm_end_s - times.gemm_start_s)
     return statistics.median(found)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from c3lib.cuda.buffers import DIRECTIONS, Buffers
 from c3lib.cuda.gemm import Operands
 from c3lib.cuda.rig import Rig
-from c3lib.cuda.transport import CHUNK_NBYTES, new_stream
+from c3lib.cuda.streams import new_stream
+from c3lib.cuda.transport import CHUNK_NBYTES
 from c3lib.transfer import HOST_IN, KINDS, POISON, execute_on_host, pattern
 from c3lib.transfer.builders import build_plan
 from c3lib.workload import Gemm
@@ -125,7 +126,7 @@ def test_f5_nothing_is_written_beside_the_destination(cuda, arm, offset, nbytes)
     source = torch.from_numpy(pattern(1, nbytes)).pin_memory()
     target = torch.full((nbytes + 64,), POISON, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
-    run(cuda, transport(arm, cuda, only((source.data_ptr(), target.data_ptr() + offset, nbytes, HOST_IN))))
+    run(cuda, transport(arm, cuda, only(cuda, (source.data_ptr(), target.data_ptr() + offset, nbytes, HOST_IN))))
     wanted = np.full(nbytes + 64, POISON, np.uint8)
     wanted[offset : offset + nbytes] = pattern(1, nbytes)
     assert np.array_equal(target.cpu().numpy(), wanted)
@@ -165,7 +166,7 @@ def test_f11_the_gpus_fill_is_the_hosts_pattern(cuda, nbytes, iteration):
 )
 def test_f11_the_gpu_and_the_host_run_random_plans_alike(cuda, arm, kind, ranks, nbytes, iteration):
     plan = build_plan(kind, nbytes, ranks, "host")
-    buffers = Buffers(cuda, plan)
+    buffers = Buffers([cuda], plan)
     moved(arm, cuda, buffers, iteration)
     for rank, wanted in enumerate(execute_on_host(plan, iteration)):
         assert np.array_equal(buffers.receive[rank][: len(wanted)].cpu().numpy(), wanted)
@@ -206,7 +207,7 @@ def test_f20_a_misaligned_payload_slows_the_sm_kernel(cuda, gate):
         transfer_s(
             cuda,
             gate,
-            transport("sm_kernel 8", cuda, only((source.data_ptr() + at, target.data_ptr(), 32 * MIB, HOST_IN))),
+            transport("sm_kernel 8", cuda, only(cuda, (source.data_ptr() + at, target.data_ptr(), 32 * MIB, HOST_IN))),
         )
         for at in (0, 1)
     )

@@ -30,16 +30,16 @@ import numpy as np
 from c3lib.cuda.device import open_device
 from c3lib.cuda.region import Gate, timed
 from c3lib.cuda.source import launch
-from c3lib.cuda.transport import new_stream
+from c3lib.cuda.streams import new_stream
 from c3lib.errors import C3Error
 cuda = open_device()
 room = cuda.torch.empty(4096, dtype=cuda.torch.uint8, device="cuda")
-fill = lambda address: lambda on: launch(cuda, on, "fill", 1, 32, np.uint64(address), np.uint64(4096), np.uint64(1))
+fill = lambda address: lambda on: launch(cuda, on[0], "fill", 1, 32, np.uint64(address), np.uint64(4096), np.uint64(1))
 stream = new_stream(cuda)
 fill(room.data_ptr())(stream)
 stream.sync()
 try:
-    timed(Gate(cuda), (stream, fill(64)), None)
+    timed(Gate([cuda]), ([stream], fill(64)), None)
     print("nothing happened")
 except C3Error as error:
     print("C3Error:", error, flush=True)
@@ -78,7 +78,7 @@ def test_a_dtype_that_cannot_be_measured(cuda):
 
 
 def test_a_gpu_that_is_not_there(cuda):
-    with pytest.raises(C3Error, match=r"GPU 99 is not there, this machine has \d+"):
+    with pytest.raises(C3Error, match=r"100 GPUs are needed, this machine has \d+"):
         open_device.__wrapped__(99)
 
 

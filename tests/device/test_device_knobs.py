@@ -5,7 +5,8 @@ from device_cases import MIB, buffers_of, gemm_s, transfer_s, transport
 
 from c3lib.cuda.gemm import Operands
 from c3lib.cuda.partition import partition, streams
-from c3lib.cuda.transport import SmKernel, new_stream, stream_priorities
+from c3lib.cuda.streams import new_stream, stream_priorities
+from c3lib.cuda.transport import SmKernel
 from c3lib.errors import C3Error
 from c3lib.workload import Gemm
 
@@ -14,10 +15,10 @@ pytestmark = pytest.mark.device
 
 def sms_of(cuda, buffers, stream, blocks):
     """The SMs that this many blocks of a kernel on this stream report to have run on."""
-    kernel = SmKernel(cuda, buffers, blocks)
+    kernel = SmKernel(buffers, blocks)
     kernel.ready()
     cuda.torch.cuda.synchronize()
-    kernel.enqueue(stream)
+    kernel.enqueue([stream])
     stream.sync()
     sms = set(kernel._told.cpu().tolist()[::3])
     assert 0 not in sms  # every block ran

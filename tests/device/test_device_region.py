@@ -12,7 +12,7 @@ from c3lib.cuda import region
 from c3lib.cuda.gemm import SETS, Operands
 from c3lib.cuda.health import read_health
 from c3lib.cuda.region import timed
-from c3lib.cuda.transport import new_event, new_stream
+from c3lib.cuda.streams import new_event, new_stream
 from c3lib.errors import C3Error
 from c3lib.hardware import load_node
 from c3lib.suites import load_suite
@@ -41,12 +41,12 @@ def test_m1_a_long_kernel_reads_long_under_every_arm(cuda, gate, arm, gemm_first
     run(cuda, mover, two)
     wait = pause(cuda, PAUSE_S)
     ready(cuda, mover)
-    beside = timed(gate, (one, wait), (two, mover.enqueue), gemm_first)
+    beside = timed(gate, ([one], wait), ([two], mover.enqueue), gemm_first)
     assert 0.99 * PAUSE_S <= beside.gemm_end_s - beside.gemm_start_s < PAUSE_S + LATE_S
     assert 0 < beside.transfer_end_s - beside.transfer_start_s < PAUSE_S / 2  # one thread waits; nobody waits for it
 
     ready(cuda, mover)
-    behind = timed(gate, None, (two, lambda stream: (wait(stream), mover.enqueue(stream))))
+    behind = timed(gate, None, ([two], lambda streams: (wait(streams), mover.enqueue(streams))))
     assert 0.99 * PAUSE_S <= behind.transfer_end_s - behind.transfer_start_s < PAUSE_S + LATE_S
 
 
@@ -62,12 +62,12 @@ def test_m1_the_end_stamp_waits_for_both_directions(cuda, gate, arm, long_way):
     short_in, long_in = ((host, gpu, size, HOST_IN) for size in (64, nbytes))
     short_out, long_out = ((gpu + nbytes, host + nbytes, size, HOST_OUT) for size in (64, nbytes))
     pair = (short_out, long_in) if long_way == "in" else (short_in, long_out)
-    assert transfer_s(cuda, gate, transport(arm, cuda, only(*pair))) > nbytes / (LINK_GBS * 1e9)
+    assert transfer_s(cuda, gate, transport(arm, cuda, only(cuda, *pair))) > nbytes / (LINK_GBS * 1e9)
 
 
 def test_m2_an_empty_workload_reads_less_than_the_floor(cuda, gate):
     one, two = new_stream(cuda), new_stream(cuda)
-    found = [timed(gate, (one, lambda stream: None), (two, lambda stream: None)) for _ in range(9)]
+    found = [timed(gate, ([one], lambda stream: None), ([two], lambda stream: None)) for _ in range(9)]
     assert statistics.median(times.gemm_end_s - times.gemm_start_s for times in found) < EMPTY_S
     assert statistics.median(times.transfer_end_s - times.transfer_start_s for times in found) < EMPTY_S
     assert statistics.median(times.end_s for times in found) < 5 * EMPTY_S
@@ -80,7 +80,7 @@ def test_m3_enqueueing_is_not_counted(cuda, gate, arm):
     stream = new_stream(cuda)
     plain = transfer_s(cuda, gate, mover, stream)
     ready(cuda, mover)
-    slow = timed(gate, None, (stream, lambda on: (time.sleep(0.015), mover.enqueue(on), time.sleep(0.015))))
+    slow = timed(gate, None, ([stream], lambda on: (time.sleep(0.015), mover.enqueue(on), time.sleep(0.015))))
     assert slow.transfer_end_s - slow.transfer_start_s == pytest.approx(plain, rel=0.1)
 
 
@@ -94,14 +94,14 @@ def test_m3_twice_as_many_copies_of_the_same_bytes_take_the_same_time(cuda, gate
 
 def test_m4_the_overlap_of_two_pauses_is_their_intersection(cuda, gate):
     one, two = new_stream(cuda), new_stream(cuda)
-    beside = timed(gate, (one, pause(cuda, PAUSE_S)), (two, pause(cuda, PAUSE_S / 2)))
+    beside = timed(gate, ([one], pause(cuda, PAUSE_S)), ([two], pause(cuda, PAUSE_S / 2)))
     assert beside.overlap_s == pytest.approx(PAUSE_S / 2, abs=1e-3)
     assert beside.end_s == beside.gemm_end_s
-    behind = timed(gate, (one, pause(cuda, PAUSE_S)), (one, pause(cuda, PAUSE_S / 2)))
+    behind = timed(gate, ([one], pause(cuda, PAUSE_S)), ([one], pause(cuda, PAUSE_S / 2)))
     assert behind.overlap_s == 0
     assert behind.transfer_start_s >= behind.gemm_end_s
     assert behind.end_s == pytest.approx(1.5 * PAUSE_S, abs=LATE_S)
-    alone = timed(gate, (one, pause(cuda, PAUSE_S)), None)
+    alone = timed(gate, ([one], pause(cuda, PAUSE_S)), None)
     assert alone.overlap_s == 0
 
 
@@ -113,7 +113,7 @@ def test_the_intervals_lie_in_the_region_and_both_start_with_it(cuda, gate, arm,
     run(cuda, mover, two)
     for _ in range(5):
         ready(cuda, mover)
-        times = timed(gate, (one, pause(cuda, 0.001)), (two, mover.enqueue), gemm_first)
+        times = timed(gate, ([one], pause(cuda, 0.001)), ([two], mover.enqueue), gemm_first)
         for start, end in (
             (times.gemm_start_s, times.gemm_end_s),
             (times.transfer_start_s, times.transfer_end_s),
@@ -135,7 +135,7 @@ def test_who_is_first_gets_the_sms(cuda, gate, arm, gemm_first):
     waits = arm.startswith("sm_kernel") and gemm_first
     for _ in range(3):
         ready(cuda, mover)
-        times = timed(gate, (one, fills), (two, mover.enqueue), gemm_first)
+        times = timed(gate, ([one], fills), ([two], mover.enqueue), gemm_first)
         assert (times.transfer_end_s > 0.9 * PAUSE_S) == waits
 
 
@@ -151,7 +151,7 @@ def test_m5_the_same_arm_twice_comes_out_equal(cuda, gate):
     shuffled = random.Random(0)
     for turn in range(9):
         for arm in shuffled.sample(sorted(found), 2):
-            times = timed(gate, (one, lambda on, turn=turn: operands.enqueue(on, turn)), (two, mover.enqueue))
+            times = timed(gate, ([one], lambda on, turn=turn: operands.enqueue(on[0], turn)), ([two], mover.enqueue))
             found[arm].append((times.gemm_end_s - times.gemm_start_s, times.transfer_end_s - times.transfer_start_s))
     for a, b in zip(zip(*found["a"], strict=True), zip(*found["b"], strict=True), strict=True):
         assert statistics.median(a) == pytest.approx(statistics.median(b), rel=0.03)
@@ -214,7 +214,7 @@ def test_f14_both_directions_run_at_the_same_time_and_two_clocks_agree(cuda, gat
     for _ in range(5):
         ready(cuda, mover)
         start = time.perf_counter()
-        mover.enqueue(stream)
+        mover.enqueue([stream])
         stream.sync()
         found.append(time.perf_counter() - start)
     assert statistics.median(found) == pytest.approx(both, rel=0.1)
@@ -228,9 +228,9 @@ def test_f17_a_kernel_that_outlasts_the_limit_is_named_and_the_next_region_works
     with monkeypatch.context() as patch:
         patch.setattr(region, "LIMIT_S", 0.1)
         with pytest.raises(C3Error, match=r"the gemm has not ended after 0\.1 s; the device hangs or is lost"):
-            timed(gate, (stream, pause(cuda, 0.5)), None)
+            timed(gate, ([stream], pause(cuda, 0.5)), None)
     stream.sync()
-    times = timed(gate, (stream, pause(cuda, PAUSE_S)), None)
+    times = timed(gate, ([stream], pause(cuda, PAUSE_S)), None)
     assert times.gemm_end_s == pytest.approx(PAUSE_S, abs=LATE_S)
 
 
@@ -241,9 +241,9 @@ def test_f17_an_enqueue_that_waits_for_the_device_ends_in_a_sentence(cuda, gate,
         patch.setattr(region, "ENQUEUE_LIMIT_S", 0.3)
         start = time.monotonic()
         with pytest.raises(C3Error, match=r"enqueueing took over 0\.3 s behind a shut gate"):
-            timed(gate, (stream, lambda on: cuda.torch.cuda.synchronize()), None)
+            timed(gate, ([stream], lambda on: cuda.torch.cuda.synchronize()), None)
         assert time.monotonic() - start < 5
-    times = timed(gate, (stream, pause(cuda, PAUSE_S)), None)
+    times = timed(gate, ([stream], pause(cuda, PAUSE_S)), None)
     assert times.gemm_end_s == pytest.approx(PAUSE_S, abs=LATE_S)
 
 
@@ -254,7 +254,7 @@ def test_the_gate_opens_when_enqueueing_fails_and_works_afterwards(cuda, gate):
         raise ValueError("a mistake")
 
     with pytest.raises(ValueError, match="a mistake"):
-        timed(gate, (stream, fails), None)
+        timed(gate, ([stream], fails), None)
     stream.sync()
-    times = timed(gate, (stream, pause(cuda, PAUSE_S)), None)
+    times = timed(gate, ([stream], pause(cuda, PAUSE_S)), None)
     assert times.gemm_end_s == pytest.approx(PAUSE_S, abs=LATE_S)

@@ -62,7 +62,7 @@ def test_f1_a_row_whose_copy_was_dropped_is_refused_by_every_figure(cuda, monkey
 
 def test_f19_a_row_whose_gemm_never_ran_is_refused_by_every_figure(cuda, monkeypatch):
     busy = pause(cuda, 1e-4)  # takes time like a GEMM and computes nothing
-    monkeypatch.setattr(Operands, "enqueue", lambda operands, stream, turn, sms=0: busy(stream))
+    monkeypatch.setattr(Operands, "enqueue", lambda operands, stream, turn, sms=0: busy([stream]))
     rows = measured(cuda, SUITE[:1], ["conccl"], 1)
     assert not rows["verified"].any()
     with pytest.raises(C3Error, match=r"1 measured rows failed"):
