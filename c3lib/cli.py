@@ -160,6 +160,7 @@ def run(
 
 
 app.command(short_help="run the experiments on this machine's GPU, bytes checked")(cli_measured.measure)
+app.command(short_help="what the measured tables give for the constants of a node")(cli_measured.constants)
 app.command(short_help="the model's predictions beside what was measured")(cli_measured.judge)
 
 

@@ -1,4 +1,7 @@
-"""The commands about measured data: ``c3 measure`` takes it, ``c3 judge`` holds the model against it."""
+"""The commands about measured data.
+
+``c3 measure`` takes it, ``c3 constants`` reads the node's constants from it, ``c3 judge`` holds the model against it.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,29 @@ def measure(
         raise C3Error(f"--out {out}: must be a folder")
     for path in measured(node, suite, out or FOLDER / node, experiments or (), repeats, seed, quiet):
         typer.echo(f"wrote {path}")
+
+
+def constants(
+    node: NodeName = "h200_1",
+    toml: Annotated[bool, typer.Option("--toml", help="Print lines for data/hardware/NODE.toml.")] = False,
+    json: Json = False,
+) -> None:
+    """Constants of a node as its tables isolated and order give them, beside what its file holds.
+
+    \b
+    Example:
+      c3 constants --node h200_1 --toml
+    """
+    from c3lib import listings
+    from c3lib.derive import derive
+
+    found = derive(node)
+    if toml and not json:
+        typer.echo(found.to_toml())
+        return
+    content = {"node": node, "evidence": "measured", "constants": found.to_rows()}
+    title = f"{node}: constants from its measured tables, beside those of its file"
+    show(content, listings.of_derived(title, found.to_rows()), json)
 
 
 def judge(

@@ -37,6 +37,18 @@ def of_constants(node: Node) -> str:
     return f"{node.name}: {node.title}\n\n{table(header, rows, WIDE)}"
 
 
+def of_derived(title: str, constants: Sequence[Mapping[str, Any]]) -> str:
+    """Constants that measured tables give, beside the file's."""
+    header = ("constant", "derived", "in the file", "change", "unit", "file's evidence", "from")
+    rows = []
+    for row in constants:
+        change = None if row["change"] is None else f"{row['change']:+.1%}"
+        values = (f"{row['derived']:g}", f"{row['in_file']:g}", change, row["unit"])
+        rows.append((row["key"], *values, row["evidence"], row["source"]))
+    note = "A constant that is not listed cannot be told from these tables: the file's stands."
+    return f"{title}\n\n{table(header, rows, WIDE + 30)}\n\n{note}"
+
+
 def of_suite(title: str, scenarios: Sequence[Mapping[str, Any]]) -> str:
     """Scenarios with the time of each kernel alone."""
     header = ("scenario", "GEMM", "bound", "collective", "size", "GEMM ms", "coll. ms", "ideal", "class")
