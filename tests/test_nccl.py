@@ -98,7 +98,7 @@ def gpus(library, count=2):
 
         cuda = SimpleNamespace(synchronize=lambda device: library.said.append(("synchronize", device)))
         torch = SimpleNamespace(as_tensor=as_tensor, cuda=cuda)
-        return SimpleNamespace(device=SimpleNamespace(device_id=index), current=current, torch=torch)
+        return SimpleNamespace(index=index, current=current, torch=torch)
 
     return [gpu(index) for index in range(count)]
 
@@ -108,7 +108,7 @@ def own_streams(monkeypatch):
     """Streams of the first run: handles 800, 801, ... by GPU."""
 
     def new_stream(cuda):
-        return SimpleNamespace(handle=800 + cuda.device.device_id, sync=lambda: None)
+        return SimpleNamespace(handle=800 + cuda.index, sync=lambda: None)
 
     monkeypatch.setattr(nccl, "new_stream", new_stream)
 

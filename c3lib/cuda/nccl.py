@@ -6,11 +6,9 @@ buffers as their ``room``, ``Buffers(cudas, plan, room=clique.allocate)``.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
-
 from c3lib.cuda.buffers import Buffers
 from c3lib.cuda.nccl_clique import VARIANTS, Clique, addresses
-from c3lib.cuda.transport import new_stream
+from c3lib.cuda.streams import Streams, new_stream
 from c3lib.errors import C3Error
 from c3lib.transfer import POISON
 
@@ -60,24 +58,21 @@ class Nccl:
         self._connect()
 
     def _connect(self) -> None:
-        streams = []
-        for cuda in self.clique.cudas:
-            with cuda.current():
-                streams.append(new_stream(cuda))
+        streams = [new_stream(cuda) for cuda in self.clique.cudas]
         self.enqueue(streams)
         for stream in streams:
             stream.sync()
         for cuda, tensor in zip(self.clique.cudas, self.buffers.receive, strict=True):
             tensor.fill_(POISON)
-            cuda.torch.cuda.synchronize(cuda.device.device_id)
+            cuda.torch.cuda.synchronize(cuda.index)
 
     def ready(self) -> None:
         """Nothing to do."""
 
-    def restart(self, streams: Sequence[Any]) -> None:
+    def restart(self, streams: Streams) -> None:
         """Nothing to do."""
 
-    def enqueue(self, streams: Sequence[Any]) -> None:
+    def enqueue(self, streams: Streams) -> None:
         """The collective, on one stream of cuda.core a rank; returns before it runs."""
         handles = [int(stream.handle) for stream in streams]
         if self.buffers.plan.kind == "all-gather":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
+from weakref import finalize
 
 from c3lib.cuda.device import Cuda
 from c3lib.cuda.nccl_library import (
@@ -56,7 +57,7 @@ class Clique:
             raise C3Error(f"{variant}: runs on no thread blocks, so ctas must be 0, not {ctas}")
         if ctas < 0:
             raise C3Error(f"{variant}: ctas must be 0 (NCCL chooses) or more, not {ctas}")
-        devices = [cuda.device.device_id for cuda in cudas]
+        devices = [cuda.index for cuda in cudas]
         if len(devices) < 2 or len(set(devices)) < len(devices):
             raise C3Error(f"{variant}: needs two or more different GPUs, not {devices}")
         self.cudas, self.variant, self.ctas = list(cudas), variant, ctas
@@ -95,7 +96,7 @@ class Clique:
         """A uint8 tensor of ``nbytes`` bytes on a rank's GPU by ``ncclMemAlloc``, freed with its last view."""
         cuda = self.cudas[rank]
         with cuda.current():
-            return cuda.torch.as_tensor(Room(self.library, cuda, nbytes), device=f"cuda:{cuda.device.device_id}")
+            return cuda.torch.as_tensor(Room(self.library, cuda, nbytes), device=f"cuda:{cuda.index}")
 
     def register(self, tensors: Sequence[Any]) -> None:
         """Make one tensor a rank a symmetric window, until :meth:`unregister` was called as often.
@@ -204,15 +205,15 @@ class Room:
     """Memory of ``ncclMemAlloc`` on one GPU, given back when the last tensor on it is gone."""
 
     def __init__(self, library: Any, cuda: Cuda, nbytes: int):
-        self._library, self._cuda = library, cuda
-        self._pointer = ctypes.c_void_p()
+        pointer = ctypes.c_void_p()
         with cuda.current():
-            call(library, f"allocating {nbytes} bytes", "ncclMemAlloc", ctypes.byref(self._pointer), nbytes)
+            call(library, f"allocating {nbytes} bytes", "ncclMemAlloc", ctypes.byref(pointer), nbytes)
         self.__cuda_array_interface__ = {
-            "shape": (nbytes,), "typestr": "|u1", "data": (self._pointer.value, False), "strides": None, "version": 3,
+            "shape": (nbytes,), "typestr": "|u1", "data": (pointer.value, False), "strides": None, "version": 3,
         }  # fmt: skip
+        finalize(self, _give_back, library, cuda, pointer).atexit = False  # the driver is gone by then
 
-    def __del__(self) -> None:
-        if getattr(self, "_pointer", None):
-            with self._cuda.current():
-                self._library.ncclMemFree(self._pointer)  # a refusal at the very end helps nobody
+
+def _give_back(library: Any, cuda: Cuda, pointer: ctypes.c_void_p) -> None:
+    with cuda.current():
+        library.ncclMemFree(pointer)  # nobody is left whom a refusal would help
