@@ -26,7 +26,7 @@ def memcpy(name, ts, nbytes, **where):
     return {"ph": "X", "cat": "gpu_memcpy", "name": name, "pid": 1, "tid": 13, "ts": ts, "dur": 2.5, "args": args}
 
 
-PEER = memcpy("Memcpy PtoP (Device -> Device)", 1_000_010.5, 4096, fromDevice=1, inDevice=1, toDevice=0)
+PEER = memcpy("Memcpy PtoP (Device -> Device)", 1_000_010.5, 4096, fromDevice=1, inDevice=2, toDevice=0)
 OWN = memcpy("Memcpy DtoD (Device -> Device)", 1_000_000.5, 64, device=0)
 MEMSET = {
     "ph": "X", "cat": "gpu_memset", "name": "Memset (Device)", "pid": 0, "tid": 7, "ts": 1_000_001.5, "dur": 1,
@@ -51,8 +51,13 @@ def test_a_trace_by_hand():
     assert ring == Activity("kernel", RING, 1, 7, pytest.approx(4e-6), pytest.approx(4e-6), (24, 1, 1), 0)
     assert (own.start_s, own.nbytes, own.device, own.grid) == (0.0, 64, 0, None)
     assert (memset.nbytes, memset.stream, memset.duration_s) == (16, 7, pytest.approx(1e-6))
-    # The GPU that ran a copy between GPUs is neither named 'device' nor always the source.
-    assert (peer.device, peer.stream, peer.nbytes, peer.start_s) == (1, 13, 4096, pytest.approx(1e-5))
+    # The GPU that ran a copy between GPUs is not named 'device'.
+    assert (peer.device, peer.stream, peer.nbytes, peer.start_s) == (2, 13, 4096, pytest.approx(1e-5))
+
+
+def test_a_gpu_that_is_not_named_is_that_of_the_row():
+    (found,) = parse_trace(traced(memcpy("Memcpy PtoP (Device -> Device)", 1.0, 8)))
+    assert found.device == 1
 
 
 def test_a_trace_without_gpu_activity_is_empty():
