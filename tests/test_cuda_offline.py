@@ -45,8 +45,6 @@ class Driver:
 
     CUresult = CODES
     CUdeviceptr = int
-    CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE=2, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9)
-    CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
     CUmemcpyAttributes = SimpleNamespace
     CUmemcpySrcAccessOrder = SimpleNamespace(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM=1)
     CUmemcpyFlags = SimpleNamespace(CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE=1)
@@ -54,11 +52,6 @@ class Driver:
 
     def __init__(self, answer=CODES.CUDA_SUCCESS):
         self.said, self.answer = [], answer
-
-    def cuPointerGetAttribute(self, which, address):
-        if which == 9:
-            return CODES.CUDA_SUCCESS, address // GPU - 1
-        return CODES.CUDA_SUCCESS, 2 if address >= GPU else 1
 
     def cuCtxGetStreamPriorityRange(self):
         return CODES.CUDA_SUCCESS, 0, -5
@@ -75,6 +68,15 @@ class Driver:
         flags = [(a.srcAccessOrder, a.flags) for a in attributes]
         self.said.append(("batch", targets, sources, sizes, count, flags, first, kinds, stream))
         return (self.answer,)
+
+
+class Runtime:
+    """Answers where an address lies."""
+
+    cudaMemoryType = SimpleNamespace(cudaMemoryTypeDevice=2)
+
+    def cudaPointerGetAttributes(self, address):
+        return CODES.CUDA_SUCCESS, SimpleNamespace(type=2 if address >= GPU else 1, device=address // GPU - 1)
 
 
 class Stream:
@@ -116,7 +118,7 @@ def stand_in(answer=CODES.CUDA_SUCCESS, **more) -> SimpleNamespace:
     core = SimpleNamespace(StreamOptions=dict, EventOptions=dict)
     zeros = lambda *shape, **how: Flags(*shape)  # noqa: E731
     torch = SimpleNamespace(zeros=zeros, int32=0, cuda=SimpleNamespace(synchronize=lambda index: None))
-    gpu = {"driver": driver, "device": opened, "core": core, "torch": torch, "sms": 132, "index": 0}
+    gpu = {"driver": driver, "runtime": Runtime(), "device": opened, "core": core, "torch": torch, "sms": 132, "index": 0}
     return SimpleNamespace(**gpu, current=nullcontext, **more)
 
 
@@ -228,7 +230,7 @@ def nothing_missing(monkeypatch):
     """As if the packages of CUDA were here."""
     monkeypatch.setattr(device, "missing_packages", list)
     monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
-    for name in ("core", "bindings", "bindings.driver"):
+    for name in ("core", "bindings", "bindings.driver", "bindings.runtime"):
         module = ModuleType(f"cuda.{name}")
         monkeypatch.setitem(sys.modules, f"cuda.{name}", module)
         parent, _, child = f"cuda.{name}".rpartition(".")
@@ -385,6 +387,11 @@ def test_m8_a_copy_within_the_gpu_is_refused_as_copy_engine():
     within = [*BOTH_WAYS, (GPU, GPU + 4096, 512, 0)]
     with pytest.raises(C3Error, match=r"a copy of 512 bytes within one GPU is no DMA transfer: .* runs on SMs"):
         CopyEngine(held(within, stand_in()))
+
+
+def test_a_copy_between_two_gpus_is_one_of_a_copy_engine():
+    engine = CopyEngine(held([(GPU, 2 * GPU, 512, 0)], stand_in()))
+    assert engine.copies == 1
 
 
 def test_plans_that_cannot_run_here_are_refused():

@@ -22,6 +22,7 @@ class Cuda:
     torch: Any
     core: Any  # cuda.core
     driver: Any  # cuda.bindings.driver
+    runtime: Any  # cuda.bindings.runtime
     device: Any  # cuda.core.Device
     name: str
     sms: int
@@ -78,7 +79,7 @@ def open_device(index: int = 0) -> Cuda:
     require_gpu(index + 1)
     import cuda.core
     import torch
-    from cuda.bindings import driver
+    from cuda.bindings import driver, runtime
 
     with said_clearly("opening the GPU"):
         torch.cuda.set_device(index)
@@ -97,6 +98,7 @@ def open_device(index: int = 0) -> Cuda:
         torch=torch,
         core=cuda.core,
         driver=driver,
+        runtime=runtime,
         device=device,
         name=device.name,
         sms=device.properties.multiprocessor_count,
@@ -123,8 +125,7 @@ def open_devices(count: int) -> tuple[Cuda, ...]:
 
 def enable_peers(cuda: Cuda, peers: Sequence[Cuda]) -> None:
     """Let kernels and copies of one GPU reach the memory of others. Raises :class:`C3Error` where that cannot be."""
-    from cuda.bindings import runtime
-
+    runtime = cuda.runtime
     with cuda.current(), said_clearly("opening the peers' memory"):
         for peer in peers:
             if not cuda.torch.cuda.can_device_access_peer(cuda.index, peer.index):
@@ -152,8 +153,8 @@ def said_clearly(what: str) -> Iterator[None]:
 
 
 def checked(cuda: Cuda, outcome: tuple, what: str) -> Any:
-    """The value of a driver call. Raises :class:`C3Error` with the driver's name for the error."""
+    """The value of a call of driver or runtime. Raises :class:`C3Error` with their name for the error."""
     code, *values = outcome
-    if code != cuda.driver.CUresult.CUDA_SUCCESS:
+    if code.name not in ("CUDA_SUCCESS", "cudaSuccess"):
         raise C3Error(f"cuda: {what} failed: {code.name}")
     return values[0] if len(values) == 1 else values or None

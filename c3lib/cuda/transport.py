@@ -159,15 +159,10 @@ def overlap_attributes(cuda: Cuda) -> Any:
 
 
 def memory_side(cuda: Cuda, address: int) -> str:
-    """Where an address lies, by the driver: ``"host"``, or ``"GPU 0"`` with the GPU's number."""
-    attributes, driver = cuda.driver.CUpointer_attribute, cuda.driver
-
-    def asked(which: Any) -> int:
-        return int(checked(cuda, driver.cuPointerGetAttribute(which, address), "asking where an address lies"))
-
-    if asked(attributes.CU_POINTER_ATTRIBUTE_MEMORY_TYPE) != int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE):
-        return "host"
-    return f"GPU {asked(attributes.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)}"
+    """Where an address lies, by the runtime: ``"host"``, or ``"GPU 0"`` with the GPU's number."""
+    found = checked(cuda, cuda.runtime.cudaPointerGetAttributes(address), "asking where an address lies")
+    on_gpu = found.type == cuda.runtime.cudaMemoryType.cudaMemoryTypeDevice
+    return f"GPU {found.device}" if on_gpu else "host"
 
 
 def _refuse_local(cuda: Cuda, copies: Sequence[Issue]) -> None:

@@ -36,7 +36,7 @@ cuda = open_device()
 room = cuda.torch.empty(4096, dtype=cuda.torch.uint8, device="cuda")
 fill = lambda address: lambda on: launch(cuda, on[0], "fill", 1, 32, np.uint64(address), np.uint64(4096), np.uint64(1))
 stream = new_stream(cuda)
-fill(room.data_ptr())(stream)
+fill(room.data_ptr())([stream])
 stream.sync()
 try:
     timed(Gate([cuda]), ([stream], fill(64)), None)
