@@ -145,9 +145,11 @@ def isolated_rows(rows: pd.DataFrame, node: Node) -> pd.DataFrame:
 
 def _batches(rows: pd.DataFrame, node: Node) -> Iterator[tuple]:
     """Rows that the model can take at once: ``((transport, first), places, gemm, collective, blocks)``."""
-    transports = {name: "dma" if name in ENGINE_DRIVEN else "cu" for name in TRANSPORTS}
     orders = {"gemm": "gemm", "transfer": "collective"}
-    keys = pd.DataFrame({"transport": rows["transport"].map(transports), "first": rows["first"].map(orders)})
+    engine = rows["transport"].isin(ENGINE_DRIVEN) & (rows["blocks"] == 0)
+    for row in rows[~engine & (rows["blocks"] < 1)].head(1).itertuples():
+        raise C3Error(f"judge: {row.scenario} under {row.strategy} by {row.transport} needs the blocks that ran, not 0")
+    keys = pd.DataFrame({"transport": np.where(engine, "dma", "cu"), "first": rows["first"].map(orders)})
     for (transport, first), place in keys.reset_index(drop=True).groupby(["transport", "first"]).indices.items():
         part = rows.iloc[place]
         scenarios = [
@@ -226,7 +228,7 @@ def _score(rows: pd.DataFrame, seed: int) -> dict:
 
 def describe(row: pd.Series) -> str:
     """A configuration in words."""
-    parts = [] if row["transport"] in ENGINE_DRIVEN else [f"{row['blocks']} blocks"]
+    parts = [f"{row['blocks']} blocks"] if row["blocks"] else []
     parts += [f"{row['sms_granted']} SMs withheld"] if row["sms_granted"] else []
     return f"{row['scenario']} {row['strategy']}" + (f" ({', '.join(parts)})" if parts else "")
 

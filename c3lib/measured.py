@@ -21,6 +21,7 @@ EXPERIMENTS = {
     "suite": "every scenario of the suite under every strategy",
     "sweep": "the configurations that c3_rp and c3_sp_rp choose from",
     "order": "a GEMM beside an SM kernel of more and more blocks: which is first, and with what priority",
+    "transports": "between GPUs: each transport alone and beside each GEMM, launched first and second",
     "break_even": "small transfers beside a GEMM: from which size on overlap pays",
     "energy": "joules of a scenario by strategy",
     "premise": "hardware counters: what a transfer does to memory traffic and the L2 cache",
@@ -29,19 +30,20 @@ EXPERIMENTS = {
 
 TRANSPORTS = {
     "copy_engine": "copy engine",
+    "bare_copy": "copy engine, nobody waited for",
     "sm_kernel": "SM kernel",
     "nccl": "NCCL",
     "nccl_registered": "NCCL, registered buffers",
-    "nccl_zero_cta": "NCCL without blocks",
+    "nccl_zero_cta": "NCCL, zero CTAs",
 }
 """What moved the bytes, as a table's column ``transport`` has it, and its name in text; ``none`` where nothing did.
 
-``sm_kernel`` is the project's own copy kernel; NCCL's ``blocks`` are those that ran. With registered buffers its blocks
-write into the peer's buffer itself; without blocks it hands the bytes to copy engines.
+``bare_copy`` is copies without the ranks waiting for one another, ``sm_kernel`` the project's own copy kernel. NCCL's
+``blocks`` are those that ran; with zero CTAs it hands the bytes to copy engines where it can.
 """
 
-ENGINE_DRIVEN = ("copy_engine", "nccl_zero_cta")
-"""Transports that take no SM while bytes move."""
+ENGINE_DRIVEN = ("copy_engine", "bare_copy", "nccl_zero_cta")
+"""Transports that take no SM while bytes move, as long as no blocks ran."""
 
 
 def table_path(node: str, experiment: str, folder: Path = FOLDER) -> Path:
@@ -177,6 +179,7 @@ def schemas() -> dict[str, Any]:
     strict = lambda columns: pa.DataFrameSchema(columns, strict=True, ordered=True)  # noqa: E731
     return {
         **dict.fromkeys(("isolated", "order", "break_even"), regions),
+        "transports": strict({**region, "in_place": flag()}),
         "suite": suite,
         "premise": strict(counted),
         "energy": strict(energy),

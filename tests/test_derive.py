@@ -200,6 +200,20 @@ def test_each_collective_has_its_own_rows_where_there_are_some(tmp_path):
     assert read["all-to-all.cu_gbs"].value == pytest.approx(6, rel=0.01)
 
 
+@pytest.mark.parametrize(("ran", "asked"), [(16, [1, 2, 4, 8, 16, 32]), (24, [1, 2, 4, 8, 16, 32]), (8, [1, 2, 4, 8])])
+def test_the_default_of_a_collective_swept_at_one_size_only(tmp_path, ran, asked):
+    """The library ran on ``ran`` blocks when none were asked for: twice as often, or on as many as nobody asks for."""
+    node = node_of(TRUTH)
+    rows = isolated(node)
+    swept = rows[(rows["transport"] == "nccl") & (rows["total_bytes"] == 2**27)]
+    one = {blocks: part.assign(collective="all-to-all") for blocks, part in swept.groupby("blocks")}
+    parts = [one[blocks] for blocks in asked] + [one[ran]]
+    read = written(tmp_path, node, pd.concat([rows, *parts], ignore_index=True))
+    assert read["all-to-all.default_cus"].value == ran
+    assert read["all-to-all.latency_us"].value == pytest.approx(11, rel=0.01)  # the all-gather's, for want of its own
+    assert read["all-gather.default_cus"].value == 24
+
+
 def test_one_copy_tells_a_copy_from_a_command(tmp_path):
     """2 us are left of a plan of one peer that takes as long as a copy and a command."""
     node = node_of({"dma.copy_us": 6, "dma.command_us": 2})

@@ -168,8 +168,11 @@ def test_a_library_without_blocks_is_predicted_as_copy_engines():
     engine = rows[rows["strategy"] == "conccl"]
     time_s = predict_rows(engine, NVLINK)
     assert predict_rows(engine.assign(transport="nccl_zero_cta"), NVLINK) == pytest.approx(time_s, rel=1e-12)
-    by_sms = engine.assign(transport="nccl_registered", blocks=16, first="gemm")
-    assert (predict_rows(by_sms, NVLINK) > time_s * 1.01).any()
+    for transport in ("nccl_registered", "nccl_zero_cta"):  # which falls back to kernels where it has no copies
+        by_sms = engine.assign(transport=transport, blocks=16, first="gemm")
+        assert (predict_rows(by_sms, NVLINK) > time_s * 1.01).any()
+    with pytest.raises(C3Error, match="by nccl needs the blocks that ran, not 0"):
+        predict_rows(engine.assign(transport="nccl"), NVLINK)
 
 
 @pytest.mark.parametrize("slower", [2, 3])

@@ -8,7 +8,7 @@ from c3lib.errors import C3Error
 from c3lib.hardware import load_node
 from c3lib.measure.premise import COUNTERS, merge
 from c3lib.measure.run import _require_sound, measure
-from c3lib.measured import FOLDER, read_measured
+from c3lib.measured import FOLDER, TRANSPORTS, read_measured
 from c3lib.model import kernels
 from c3lib.model.contention import predict
 from c3lib.results import write_table
@@ -105,3 +105,13 @@ def test_a_copy_kernel_has_at_least_one_block(blocks):
     batch = kernels.batch(load_suite("conccl30_host", NODE.ranks), NODE)
     with pytest.raises(C3Error, match="blocks must be at least 1"):
         predict(*batch, NODE, STRATEGIES["c3_rp"], cus=8, blocks=blocks)
+
+
+def test_the_table_of_transports_has_every_transport_and_says_where_the_own_shard_was(tmp_path):
+    rows = pd.read_csv(FOLDER / "h200_1" / "order.csv", nrows=len(TRANSPORTS), keep_default_na=False, na_values=[""])
+    rows = rows.assign(node="h200_2", experiment="transports", transport=list(TRANSPORTS))
+    write_table(rows.assign(in_place=True), tmp_path / "h200_2" / "transports.csv")
+    assert read_measured("h200_2", "transports", tmp_path)[0]["transport"].tolist() == list(TRANSPORTS)
+    write_table(rows, tmp_path / "h200_2" / "transports.csv")
+    with pytest.raises(C3Error, match="in_place"):
+        read_measured("h200_2", "transports", tmp_path)

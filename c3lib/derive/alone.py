@@ -94,17 +94,18 @@ def _copy_engines(tables: Tables) -> Iterator[Reading]:
 def _library(tables: Tables, kind: str) -> tuple[pd.Series, list[Reading]]:
     """Rates by blocks (GB/s a direction) and the constants of one collective; another's rows where it has none."""
     rows = tables.transfers[tables.transfers["transport"] == tables.library]
-    of_kind = rows["collective"] == kind
-    rows = _both(rows[of_kind] if of_kind.any() else rows)
+    every = _both(rows)
+    of_kind = every["collective"] == kind
+    rows = every[of_kind] if of_kind.any() else every
     large = rows[rows["total_bytes"] >= LARGE_NBYTES]
     if large.empty:
         return pd.Series(dtype=float), []
-    sizes = large.groupby("blocks")["total_bytes"].nunique()
-    default = int(sizes[sizes == sizes.max()].index.max())  # swept at one size, the default's blocks at all
-    first = rows[rows["total_bytes"] == rows["total_bytes"].min()]
+    swept = large[large["total_bytes"] == large.groupby("total_bytes")["blocks"].nunique().idxmax()]
+    default = _default_blocks(large, swept)
+    small = rows if rows["total_bytes"].min() < LARGE_NBYTES else every  # the other collective's start will do
+    first = small[small["total_bytes"] == small["total_bytes"].min()]
     first = first.loc[[(first["blocks"] - default).abs().idxmin()]]
     start_s, name = first["transfer_s"].iloc[0], TRANSPORTS[tables.library]
-    swept = large[large["total_bytes"] == large.groupby("total_bytes")["blocks"].nunique().idxmax()]
     rates = (swept["sent_bytes"] / (swept["transfer_s"] - start_s) / 1e9).groupby(swept["blocks"]).median()
     plateau = _plateau_gbs(pd.concat([first, rows[rows["blocks"] == default]]).sort_values("total_bytes"))
     rates *= plateau / rates[default]  # the swept size may lie below the plateau
@@ -130,6 +131,15 @@ def _library(tables: Tables, kind: str) -> tuple[pd.Series, list[Reading]]:
     if tables.library == "nccl":
         found.append(Reading(f"{kind}.default_cus", default, _says(tables, f"{name} ran on {default} blocks")))
     return rates, found
+
+
+def _default_blocks(large: pd.DataFrame, swept: pd.DataFrame) -> int:
+    """Blocks that the library takes by itself: those that ran most often, at every size and in the sweep of blocks.
+
+    Of equally frequent ones a number that nobody would ask for, else the largest.
+    """
+    often = large.groupby("blocks")["repetitions"].sum()
+    return max(map(int, swept["blocks"].unique()), key=lambda count: (often[count], count & (count - 1) > 0, count))
 
 
 def _both(rows: pd.DataFrame) -> pd.DataFrame:

@@ -61,7 +61,8 @@ class Tables:
 def _alone(rows: pd.DataFrame, node: Node) -> pd.DataFrame:
     """Transfers alone."""
     rows = rows[(rows["transport"] != "none") & (rows["gemm"] == "none")]
-    found = _medians(rows, ["collective", "copies", *KERNEL])
+    by = ["collective", "copies", *KERNEL]
+    found = _medians(rows, by).join(rows.groupby(by).size().rename("repetitions"), on=by)
     return found.assign(sent_bytes=_sent(found, node))
 
 
