@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from c3lib.errors import C3Error
 from c3lib.figures import style
+from c3lib.measured import TRANSPORTS
 from c3lib.metrics import fraction_of_ideal, ideal_speedup, median_interval, realised_speedup
 
 NOTHING = "none"
@@ -19,6 +20,7 @@ TRANSPORT = {
     "copy engine": style.STRATEGY["conccl_rp"],
     "copy engine, batched": style.STRATEGY["conccl"],
     "SM kernel": style.STRATEGY["c3_sp"],
+    "NCCL": style.STRATEGY["c3_base"],
 }
 DIRECTION = {"in": "#117733", "out": "#882255", "both": "#332288"}
 DIRECTION_TEXT = {"in": "host to GPU", "out": "GPU to host", "both": "both ways at once"}
@@ -74,8 +76,8 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def way(rows: pd.DataFrame) -> pd.Series:
-    """Name of each row's transport: a key of :data:`TRANSPORT`."""
-    names = rows["transport"].map({"copy_engine": "copy engine", "sm_kernel": "SM kernel", "none": "none"})
+    """Name of each row's transport, as :data:`c3lib.measured.TRANSPORTS` has it, and whether it was batched."""
+    names = rows["transport"].map({**TRANSPORTS, "none": "none"})
     return names.where(~rows["batched"], names + ", batched")
 
 
