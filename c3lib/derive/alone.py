@@ -84,11 +84,13 @@ def _copy_engines(tables: Tables) -> Iterator[Reading]:
             "dma.copy_us", _round(copy_us, 2), _says(tables, f"one copy of {_half(single)}, {copy_us:.2g} us")
         )
         command_us = max(0.0, (start_us - copy_us - further_us) / peers)
-        source = _says(tables, f"{said}; less one copy and the further engines, over {peers} peers")
+        source = _says(tables, f"{said}; less one copy and the further engines, a peer")
         yield Reading("dma.command_us", _round(command_us, 2), source)
     else:  # with nothing to tell a copy from a command, the file's command stands
         copy_us = max(0.0, start_us - dma.command_us * peers - further_us)
-        yield Reading("dma.copy_us", _round(copy_us, 2), _says(tables, f"{said}; less {peers} commands of the file"))
+        yield Reading(
+            "dma.copy_us", _round(copy_us, 2), _says(tables, f"{said}; less the file's command for each peer")
+        )
 
 
 def _library(tables: Tables, kind: str) -> tuple[pd.Series, list[Reading]]:
