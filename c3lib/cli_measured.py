@@ -27,7 +27,7 @@ def measure(
     seed: Annotated[int, typer.Option(help="Of the order of arms.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Measure on this machine's GPUs: premise or transports, isolated, suite, order, break_even, energy.
+    """Measure on this machine's GPUs: each experiment that the node has.
 
     Every transferred byte is checked; a run that is cut short goes on where it stopped.
 

@@ -22,6 +22,7 @@ EXPERIMENTS = {
     "sweep": "the configurations that c3_rp and c3_sp_rp choose from",
     "order": "a GEMM beside an SM kernel of more and more blocks: which is first, and with what priority",
     "transports": "between GPUs: each transport alone and beside each GEMM, launched first and second",
+    "links": "between GPUs: what the NVLink counters saw of each transport, payload and all",
     "break_even": "small transfers beside a GEMM: from which size on overlap pays",
     "energy": "joules of a scenario by strategy",
     "premise": "hardware counters: what a transfer does to memory traffic and the L2 cache",
@@ -163,6 +164,21 @@ def schemas() -> dict[str, Any]:
         "verified": flag(),
         "path": text(),
     }
+    links = {
+        **measured,
+        "gemm": text(),
+        "collective": text(),
+        "total_bytes": count(1),
+        **setting,
+        "in_place": flag(),
+        "repetition": count(),
+        "runs": count(1),
+        "seconds_per_run": seconds(),
+        "plan_bytes": count(1),
+        **dict.fromkeys(("sent_bytes", "received_bytes", "sent_raw_bytes", "received_raw_bytes"), seconds()),
+        "verified": flag(),
+        "path": text(),
+    }
     sweep = {
         **measured,
         "suite": text(),
@@ -183,5 +199,6 @@ def schemas() -> dict[str, Any]:
         "suite": suite,
         "premise": strict(counted),
         "energy": strict(energy),
+        "links": strict(links),
         "sweep": strict(sweep),
     }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
+
+from c3lib.errors import C3Error
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,27 @@ def driver_version(index: int = 0) -> str:
     nvml, _ = _handle(index)
     version = nvml.nvmlSystemGetDriverVersion()
     return version.decode() if isinstance(version, bytes) else str(version)
+
+
+class Traffic(NamedTuple):
+    """Bytes that a GPU's NVLinks have carried since the driver was loaded: payload, and all with what packets add."""
+
+    sent_nbytes: int
+    received_nbytes: int
+    sent_raw_nbytes: int
+    received_raw_nbytes: int
+
+
+def read_traffic(index: int = 0) -> Traffic:
+    """The counters of all NVLinks of a GPU, in steps of 1 KiB. Raises :class:`C3Error` where it does not tell them."""
+    nvml, handle = _handle(index)
+    every_link = 0xFFFFFFFF
+    names = ("DATA_TX", "DATA_RX", "RAW_TX", "RAW_RX")
+    fields = [(getattr(nvml, f"NVML_FI_DEV_NVLINK_THROUGHPUT_{name}"), every_link) for name in names]
+    values = nvml.nvmlDeviceGetFieldValues(handle, fields)
+    if any(value.nvmlReturn for value in values):
+        raise C3Error(f"cuda: GPU {index} does not tell the traffic of its NVLinks")
+    return Traffic(*(int(value.value.ullVal) * 1024 for value in values))
 
 
 def read_health(indices: Sequence[int] = (0,)) -> Health:

@@ -159,7 +159,10 @@ def overlap_attributes(cuda: Cuda) -> Any:
 
 
 def memory_side(cuda: Cuda, address: int) -> str:
-    """Where an address lies, by the runtime: ``"host"``, or ``"GPU 0"`` with the GPU's number."""
+    """Where an address lies: ``"host"``, or ``"GPU 0"`` with the GPU's number.
+
+    By the runtime: the driver's attribute DEVICE_ORDINAL was seen to read 0 for the memory of every GPU.
+    """
     found = checked(cuda, cuda.runtime.cudaPointerGetAttributes(address), "asking where an address lies")
     on_gpu = found.type == cuda.runtime.cudaMemoryType.cudaMemoryTypeDevice
     return f"GPU {found.device}" if on_gpu else "host"

@@ -177,8 +177,8 @@ def order(backend: CudaBackend) -> list[Group]:
         arms += [
             (True, True, Setting(gemm_first=first, high=high)) for first in (True, False) for high in (True, False)
         ]
-        if gemm.bound(backend.node.gpu) == "memory":
-            more = (8, 16, 32, 48, 64)
+        if library or gemm.bound(backend.node.gpu) == "memory":
+            more = (8, 16, 32, 48, 64) if gemm.bound(backend.node.gpu) == "memory" else (2, 4, 8, 16)
             arms += [(True, False, Setting(withheld=sms)) for sms in more]
             arms += [(True, True, Setting(withheld=sms, gemm_first=False, high=True)) for sms in more]
         groups.append(_group(backend, "order", gemm, equal_transfer(backend, gemm), arms))

@@ -15,20 +15,21 @@ from c3lib.cuda.device import require_gpu
 from c3lib.cuda.setting import NO_TRANSFER
 from c3lib.errors import C3Error, unknown
 from c3lib.hardware import Node, load_node
-from c3lib.measure import counted, energy, premise, regions, suite
+from c3lib.measure import counted, energy, links, premise, regions, suite
 from c3lib.measure.journal import Journal
 from c3lib.measure.rounds import run_rounds
 from c3lib.results import write_table
 from c3lib.suites import load_suite
 from c3lib.workload import whole
 
-EXPERIMENTS = ("premise", "isolated", "suite", "order", "transports", "break_even", "energy")
+EXPERIMENTS = ("premise", "links", "isolated", "suite", "order", "transports", "break_even", "energy")
 """In the order in which they run. ``premise`` comes first: its program wants the GPU for itself."""
 
-_ONE_GPU, _SEVERAL = ("premise",), ("transports",)
+_ONE_GPU, _SEVERAL = ("premise",), ("links", "transports")
 """Experiments of a node of one GPU only, and of several only."""
 
-ENERGY_REPEATS = 3
+FEWER = {"energy": 3, "links": 3}
+"""Repetitions at most of experiments that are loops of many runs themselves."""
 
 
 def measure(
@@ -95,13 +96,14 @@ class _Session:
         if name == "premise":
             rows = premise.premise_rows(self.node.name)
             return [self._write(name, rows, started, repeats=counted.REPEATS)]
-        repeats = ENERGY_REPEATS if name == "energy" else self.repeats
+        repeats = min(self.repeats, FEWER.get(name, self.repeats))
         about = {"experiment": name, "node": self.node.name, "suite": self.suite_name, "repeats": repeats}
         about["seed"] = self.seed
         journal = Journal(self.out / f"{self._file(name)}.unfinished.jsonl", about)
         try:
             make: dict[str, Any] = {
                 "isolated": lambda: regions.isolated(self.backend),
+                "links": lambda: links.link_groups(self.backend),
                 "order": lambda: regions.order(self.backend),
                 "transports": lambda: regions.transports(self.backend),
                 "break_even": lambda: regions.break_even(self.backend),

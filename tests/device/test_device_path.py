@@ -80,7 +80,9 @@ def test_f10_a_batch_whose_attributes_the_driver_refuses_raises(cuda):
     buffers = buffers_of(cuda, 4 * MIB)
     engine = CopyEngine(buffers, batched=True)
     buffers.prepare(0)
-    engine._attributes.srcAccessOrder = cuda.driver.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_INVALID
+    engine._steps[0][
+        0
+    ]._attributes.srcAccessOrder = cuda.driver.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_INVALID
     with pytest.raises(C3Error, match=r"a batch of copies \(cuMemcpyBatchAsync\) failed: CUDA_ERROR_"):
         engine.enqueue([new_stream(cuda)])
     cuda.torch.cuda.synchronize()

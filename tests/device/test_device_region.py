@@ -130,7 +130,7 @@ def test_who_is_first_gets_the_sms(cuda, gate, arm, gemm_first):
     one, two = new_stream(cuda), new_stream(cuda)
     run(cuda, mover, two)
     fills = pause(cuda, PAUSE_S, grid=2 * cuda.sms, block=1024)  # 2048 threads on every SM
-    fills(one)
+    fills([one])
     one.sync()
     waits = arm.startswith("sm_kernel") and gemm_first
     for _ in range(3):
