@@ -126,11 +126,17 @@ def test_importing_c3lib_is_quick_and_imports_nothing_heavy():
 def test_no_module_imports_torch_or_hip_until_it_is_used():
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in MODULES]
     names = [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+    names = [name for name in names if not name.startswith("c3lib.collectives")]  # for programs that use torch
     found = python(
         f"import importlib, sys\nfor n in {names!r}: importlib.import_module(n)\nprint(*sys.modules)"
     ).split()
     assert set(names) <= set(found)
     assert {"torch", "hip"} & set(found) == set()
+
+
+def test_only_the_collectives_import_themselves():
+    users = {module_name(path) for path in MODULES if any(n.startswith("c3lib.collectives") for n in imported(path))}
+    assert {name for name in users if not name.startswith("c3lib.collectives")} == set()
 
 
 def imported(path: Path) -> set[str]:

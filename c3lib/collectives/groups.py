@@ -1,0 +1,58 @@
+"""Which communicator a process group has: one for the CPU, one for the GPU of this process."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from c3lib.collectives.board import Board
+from c3lib.collectives.communicator import Communicator
+from c3lib.collectives.window import HostWindow, Window
+from c3lib.errors import C3Error
+
+_communicators: WeakKeyDictionary[dist.ProcessGroup, dict[str, Communicator]] = WeakKeyDictionary()
+_made: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
+
+
+def communicator(group: dist.ProcessGroup, device: torch.device) -> Communicator:
+    """The one communicator of a group for this kind of device; made, by all ranks together, when first asked for.
+
+    Raises:
+        C3Error: a rank does not come within the timeout, or is on another machine; GPUs cannot share memory; this
+            process uses two GPUs in one group.
+    """
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    there = _communicators.setdefault(group, {})
+    if device.type not in there:
+        _made[group] = _made.get(group, 0) + 1
+        there[device.type] = _new(group, device, _made[group])
+    found = there[device.type]
+    if found.device != device:
+        raise C3Error(f"device: this group's collectives run on {found.device} in this process, got {device}")
+    return found
+
+
+def _new(group: dist.ProcessGroup, device: torch.device, count: int) -> Communicator:
+    board = Board(group, f"c3lib/{device.type}/{count}")
+    window: Window
+    if device.type == "cpu":
+        window = HostWindow(board)
+    else:
+        from c3lib.collectives.ipc import CudaWindow
+
+        window = CudaWindow(board, device)
+    return Communicator(device, board, window)
+
+
+def communicators(group: dist.ProcessGroup) -> list[Communicator]:
+    """Those of a group so far."""
+    return list(_communicators.get(group, {}).values())
+
+
+def forget(group: dist.ProcessGroup) -> None:
+    """Close all communicators of a group; collective."""
+    for found in _communicators.pop(group, {}).values():
+        found.close()
