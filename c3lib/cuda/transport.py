@@ -180,7 +180,11 @@ def _refuse_local(cuda: Cuda, copies: Sequence[Issue]) -> None:
 
 class SmKernel:
     """Our copy kernel on ``blocks`` thread blocks of each GPU; blocks take chunks of all copies in turn, engines
-    alternating. Every step is a launch, and starts when all GPUs have ended the one before."""
+    alternating. Every step is a launch, and starts when all GPUs have ended the one before.
+
+    The first starts at once, as a library's kernel does, which waits for its peers inside: to wait before it would make
+    it second wherever it is to be launched first. Who runs it sees to it that every GPU's buffers are ready.
+    """
 
     def __init__(self, buffers: Buffers, blocks: int, *, drop: int | None = None):
         self.name, self.blocks, self.buffers = "sm_kernel", blocks, buffers  # kept, as above
@@ -204,7 +208,6 @@ class SmKernel:
 
     def enqueue(self, streams: Streams) -> None:
         """One launch a step and GPU."""
-        self._barrier.enqueue(streams)
         for step in self._steps:
             for part in step:
                 part.enqueue(streams[part.rank])

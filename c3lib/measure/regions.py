@@ -151,7 +151,7 @@ def equal_transfer(backend: CudaBackend, gemm: Gemm, kind: str = "all-gather") -
 
     node = backend.node
     seconds = gemm_time_s(gemm_batch(gemm.m, gemm.n, gemm.k, 2, node), np.array(node.gpu.cus), node).item()
-    nbytes = seconds * node.link.cu_gbs * 1e9 * node.ranks / (node.ranks - 1)
+    nbytes = seconds * node.link.cu_gbs * node.links_used() * 1e9 * node.ranks / (node.ranks - 1)
     return Transfer(max(1, round(nbytes / 2**20)) * 2**20, kind=kind)
 
 
