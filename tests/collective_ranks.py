@@ -24,14 +24,20 @@ CASES: dict[str, Callable] = {}
 POISON = 0x5A
 
 
-def launch(folder: Path, world: int, device: str, cases: list[str], limit_s: float) -> list[dict[str, dict]]:
+def launch(
+    folder: Path, world: int, device: str, cases: list[str], limit_s: float, **settings: str
+) -> list[dict[str, dict]]:
     """Run cases in ``world`` processes; by rank, what each case gave (``value``) or raised (``error``).
 
+    ``device``: "cpu", "cuda" (a GPU for each rank) or "cuda-shared" (one for all); ``settings`` go to the environment.
     Raises AssertionError with the end of what they printed when a process fails or is not through after ``limit_s``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # More hardware queues than streams, so that no stream waits for another one's flag.
     env = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_DEVICE_MAX_CONNECTIONS": "32", "OMP_NUM_THREADS": "1"}
+    env |= {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **settings}
+    if device == "cuda-shared":
+        env["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     end, processes = time.monotonic() + limit_s, []
     for rank in range(world):
         with open(folder / f"{rank}.log", "w") as log:
@@ -124,6 +130,10 @@ class Rank:
         self.dist.all_reduce(self.torch.zeros(1), group=self.group)
 
 
+class NotFound(AssertionError):
+    """A call that must fail did not."""
+
+
 def sentence(call: Callable) -> str:
     """What a call that must fail says."""
     from c3lib.errors import C3Error
@@ -132,7 +142,7 @@ def sentence(call: Callable) -> str:
         call()
     except C3Error as error:
         return str(error)
-    raise AssertionError("it did not fail")
+    raise NotFound("it did not fail")
 
 
 # --- bytes ---
@@ -359,14 +369,14 @@ def ranks_disagree(r: Rank) -> list[str]:
 def ranks_disagree_in_registered_memory(r: Rank) -> list[str]:
     """No rank waits for another's word there, so it is found from the notes, in this call or the next, and is final."""
     rooms = [r.empty(64 * r.world, r.torch.float32, True) for _ in range(2)]
-    source = r.random(64, r.torch.float32)
-
-    def calls() -> None:
-        r.c3.all_gather_into_tensor(rooms[min(r.rank, 1)], source, r.group)
+    source, said = r.random(64, r.torch.float32), []
+    for _ in range(2):
+        with contextlib.suppress(NotFound):
+            said.append(sentence(lambda: r.c3.all_gather_into_tensor(rooms[min(r.rank, 1)], source, r.group)))
         r.barrier()
-        r.c3.all_gather_into_tensor(rooms[0], source, r.group)
-
-    return [sentence(calls), sentence(lambda: r.c3.all_gather_into_tensor(rooms[0], source, r.group))]
+    if r.device.type == "cuda":
+        r.c3.check(20, r.group)  # nobody's stream waits for who gave up
+    return said
 
 
 @case
@@ -576,21 +586,31 @@ def no_graph(r: Rank) -> list[str]:
 
 @case_on("cuda")
 def memory_that_cannot_be_shared(r: Rank) -> list[str]:
-    """Expandable segments are refused with what to do; registered memory works beside them."""
-    r.torch.cuda.memory._set_allocator_settings("expandable_segments:True")
-    try:
-        source = r.random(64, r.torch.float32)
-        said = sentence(
-            lambda: r.c3.all_gather_into_tensor(
-                r.torch.empty(3 << 22, device=r.device)[: 64 * r.world], source, r.group
-            )
-        )
-        registered = r.empty(64 * r.world, r.torch.float32, True)
-        r.c3.all_gather_into_tensor(registered, source, r.group)
-        r.same(registered, r.gathered(source), "registered")
-    finally:
-        r.torch.cuda.memory._set_allocator_settings("expandable_segments:False")
-    return [said]
+    """Run with expandable segments: refused with what to do, while registered memory works beside them."""
+    source = r.random(64, r.torch.float32)
+    output = r.torch.empty(64 * r.world, device=r.device)
+    said = [sentence(lambda: r.c3.all_gather_into_tensor(output, source, r.group))]
+    registered = r.empty(64 * r.world, r.torch.float32, True)
+    r.c3.all_gather_into_tensor(registered, source, r.group)
+    r.same(registered, r.gathered(source), "registered")
+    return said
+
+
+@case_on("cuda")
+def what_ran(r: Rank) -> list[str]:
+    """What the profiler saw on the GPU of an all-gather in place."""
+    from torch.profiler import ProfilerActivity, profile
+
+    count = 1 << 20
+    output = r.empty(count * r.world, r.torch.uint8, True)
+    own = output[r.rank * count : (r.rank + 1) * count]
+    r.c3.all_gather_into_tensor(output, own, r.group)
+    r.torch.cuda.synchronize()
+    r.barrier()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        r.c3.all_gather_into_tensor(output, own, r.group)
+        r.torch.cuda.synchronize()
+    return [event.name for event in seen.events() if event.device_type == r.torch.autograd.DeviceType.CUDA]
 
 
 # --- FSDP2 ---
@@ -678,7 +698,6 @@ def _through_the_host(r: Rank, model: Any) -> None:
 
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.set_force_sum_reduction_for_comms(True)
             module.set_custom_all_gather(HostAllGather())
             module.set_custom_reduce_scatter(HostReduceScatter())
 
@@ -694,9 +713,13 @@ def main(rank: int, world: int, device_type: str, folder: Path, names: list[str]
 
     warnings.simplefilter("ignore", FutureWarning)
     device = torch.device("cpu")
-    if device_type == "cuda":
-        device = torch.device("cuda", rank if torch.cuda.device_count() >= world else 0)
+    if device_type != "cpu":
+        device = torch.device("cuda", rank if device_type == "cuda" else 0)
         torch.cuda.set_device(device)
+        torch.zeros(1, device=device)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        for kind in ("flash", "mem_efficient", "cudnn"):  # whose backward pass adds in any order
+            getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
     dist.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=world)
     c3.set_timeout(20)
     found = {}

@@ -130,13 +130,12 @@ class Communicator:
         """Give back what the group holds; collective. Tensors in registered memory stay as they are."""
         with self._lock:
             self.window.settle()
-            if not self.board.broken:
+            if not self.board.broken:  # or streams may wait for ever, and peers have the memory open
                 self.board.exchange(None, "giving back shared memory")
-            self.window.close()
-            self.regions.clear()
-            if not self.board.broken:
+                self.window.close()
                 self.board.exchange(None, "giving back shared memory")
                 self.window.free()
+            self.regions.clear()
             self.board.broken = self.board.broken or "it has been destroyed"
 
     def _collective(

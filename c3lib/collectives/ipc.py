@@ -8,59 +8,20 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from c3lib.collectives.board import SIGNALS, Board, poll
+from c3lib.collectives.gpu import HANDLE_NBYTES, CudaBlock, done, exported, own_streams, spare_streams
 from c3lib.collectives.window import Place
 from c3lib.collectives.work import CudaWork
 from c3lib.errors import C3Error
 
-_HANDLE_NBYTES = 64
 _WORD_NBYTES = 4
-
-
-def _done(outcome: tuple, what: str) -> Any:
-    """The value of a driver call. Raises :class:`C3Error` with the driver's name for the error."""
-    code, *values = outcome
-    if int(code):
-        raise C3Error(f"cuda: {what} failed: {code.name}")
-    return values[0] if len(values) == 1 else values
-
-
-class _Loan:
-    """Lends memory to torch: its storage holds this object, so this is gone when the last tensor on it is."""
-
-    def __init__(self, block: CudaBlock):
-        self._block = block
-        self.__cuda_array_interface__ = {
-            "shape": (block.nbytes,),
-            "typestr": "|u1",
-            "data": (block.address, False),
-            "strides": None,
-            "version": 3,
-        }
-
-
-class CudaBlock:
-    """Memory of the driver's own, not of torch's allocator: always a whole allocation, which IPC can share.
-
-    It is freed with its last user, but never while peers may have it mapped, which CUDA leaves undefined.
-    """
-
-    def __init__(self, driver: Any, nbytes: int, device: torch.device):
-        self.nbytes, self._device = nbytes, device
-        self.address = int(_done(driver.cuMemAlloc(nbytes), f"allocating {nbytes} bytes of shared GPU memory"))
-        self.shared = [True]
-        weakref.finalize(self, _free, driver, self.address, self.shared).atexit = False
-        self.word = _exported(driver, self.address), 0
-
-    def lend(self, nbytes: int) -> tuple[torch.Tensor, Callable[[], Any]]:
-        loan = _Loan(self)
-        return torch.as_tensor(loan, device=self._device)[:nbytes], weakref.ref(loan)
 
 
 class CudaWindow:
@@ -84,24 +45,31 @@ class CudaWindow:
         self._mapped: dict[tuple[int, bytes], int] = {}
         self._blocks: list[CudaBlock] = []
         self._events: list[torch.cuda.Event] = []
+        torch.zeros(1, device=device)  # opens the GPU, if nothing has yet
         with torch.cuda.device(device):
-            torch.cuda.current_stream().synchronize()  # opens the GPU, if nothing has yet
-            torch.zeros(1, device=device)
-            self._context = _done(driver.cuCtxGetCurrent(), "reading the context")
-            self._main, self._own = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
-            self._lanes = [torch.cuda.Stream(device, priority=-1) for _ in board.peers]
+            self._context = done(driver.cuCtxGetCurrent(), "reading the context")
+        can_flush = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES
+        self.flushes = bool(done(driver.cuDeviceGetAttribute(can_flush, device.index), "asking what waits can do"))
+        with self._here():
+            self._main, self._own, self._aside, *self._lanes = own_streams(driver, device, 3 + len(board.peers))
             # Two tables of flags: what peers write, and what this rank has written to peers.
-            flags = self.allocate(2 * len(SIGNALS) * board.ranks * _WORD_NBYTES)
-            self._flags = flags.lend(flags.nbytes)[0]
-            self._flags.zero_()
+            flags = self.allocate(self.granularity)
+            self._flags = flags.lend(2 * len(SIGNALS) * board.ranks * _WORD_NBYTES)[0].zero_()
             torch.cuda.current_stream().synchronize()
-            self._flags_at = flags.address
-            words = board.exchange(flags.word, "sharing the flags of collectives")
+            self._flags_at, what = flags.address, "sharing the flags of collectives"
+            words = board.exchange(flags.word, what)
             self._flags_of = [self.open(p, words[p]) if p != board.rank else self._flags_at for p in range(board.ranks)]
             self.writes_values = self._can_write_values()
-            board.exchange(None, "sharing the flags of collectives")
+            board.exchange(None, what)
         # Not when the program ends: closing may wait for streams, these for peers; and the driver closes them then.
         weakref.finalize(self, _unmap, driver, self._mapped).atexit = False
+
+    @contextmanager
+    def _here(self) -> Iterator[None]:
+        """On this GPU; a thread of torch's (a backward pass) may have no context yet."""
+        with torch.cuda.device(self._device):
+            done(self._driver.cuCtxSetCurrent(self._context), "setting the context")
+            yield
 
     def _can_write_values(self) -> bool:
         """Whether the driver lets a stream write a value straight to a peer's flag (0, which is there already)."""
@@ -118,25 +86,26 @@ class CudaWindow:
         return (table * len(SIGNALS) + SIGNALS.index(name)) * self._board.ranks + rank
 
     def allocate(self, nbytes: int) -> CudaBlock:
-        with torch.cuda.device(self._device):
+        with self._here():
             self._blocks.append(CudaBlock(self._driver, nbytes, self._device))
         return self._blocks[-1]
 
     def place(self, output: torch.Tensor) -> Place:
         if not output.numel():
             return Place(None, output)
-        what = "looking up the memory of the output"
-        base, _ = _done(self._driver.cuMemGetAddressRange(output.data_ptr()), what)
-        return Place((_exported(self._driver, int(base)), output.data_ptr() - int(base)), output)
+        code, base, _ = self._driver.cuMemGetAddressRange(output.data_ptr())
+        address = int(base) if not int(code) else output.data_ptr()  # what has no range is not exported either
+        return Place((exported(self._driver, address), output.data_ptr() - address), output)
 
     def open(self, peer: int, word: Any) -> int:
         handle, offset = word
         if (peer, handle) not in self._mapped:
             ipc = self._driver.CUipcMemHandle()
-            ctypes.memmove(ipc.getPtr(), handle, _HANDLE_NBYTES)
+            ctypes.memmove(ipc.getPtr(), handle, HANDLE_NBYTES)
             lazily = int(self._driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
             what = f"opening GPU memory of rank {self._board.names[peer]} (cuIpcOpenMemHandle)"
-            self._mapped[peer, handle] = int(_done(self._driver.cuIpcOpenMemHandle(ipc, lazily), what))
+            with self._here():
+                self._mapped[peer, handle] = int(done(self._driver.cuIpcOpenMemHandle(ipc, lazily), what))
         return self._mapped[peer, handle] + offset
 
     def opened(self) -> None:
@@ -150,9 +119,7 @@ class CudaWindow:
             raise C3Error("collectives by copy engine count their calls, so no CUDA graph can repeat one")
 
     def start(self, body: Callable[[], None], tensors: tuple[torch.Tensor, ...], asynchronous: bool) -> dist.Work:
-        with torch.cuda.device(self._device):
-            # A thread that torch made may have no context yet.
-            _done(self._driver.cuCtxSetCurrent(self._context), "setting the context")
+        with self._here():
             body()
             self._events = [self._main.record_event(), self._own.record_event()]
             work = CudaWork(self._device, self._events)
@@ -183,27 +150,28 @@ class CudaWindow:
         stream, value = (self._main if lane is None else self._lanes[lane]).cuda_stream, number % 2**32
         flag, what = self._flag(peer, name), f"signalling '{name}' to rank {self._board.names[peer]}"
         if self.writes_values:
-            _done(self._driver.cuStreamWriteValue32(stream, flag, value, 0), what)
+            done(self._driver.cuStreamWriteValue32(stream, flag, value, 0), what)
         else:  # write it here, and copy it there
             here = self._flags_at + _WORD_NBYTES * self._slot(name, peer, table=1)
-            _done(self._driver.cuStreamWriteValue32(stream, here, value, 0), what)
-            _done(self._driver.cuMemcpyAsync(flag, here, _WORD_NBYTES, stream), what)
+            done(self._driver.cuStreamWriteValue32(stream, here, value, 0), what)
+            done(self._driver.cuMemcpyAsync(flag, here, _WORD_NBYTES, stream), what)
 
     def wait(self, lane: int, peer: int, name: str, number: int, what: str) -> None:
         flag = self._flags_at + _WORD_NBYTES * self._slot(name, peer)
-        at_least = int(self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ)
-        stream = self._lanes[lane].cuda_stream
-        _done(
-            self._driver.cuStreamWaitValue32(stream, flag, number % 2**32, at_least), f"waiting for '{name}' in {what}"
-        )
+        kinds, stream = self._driver.CUstreamWaitValue_flags, self._lanes[lane].cuda_stream
+        how = int(kinds.CU_STREAM_WAIT_VALUE_GEQ)
+        if name == "done" and self.flushes:  # who sees the flag shall see what was written before it
+            how |= int(kinds.CU_STREAM_WAIT_VALUE_FLUSH)
+        outcome = self._driver.cuStreamWaitValue32(stream, flag, number % 2**32, how)
+        done(outcome, f"waiting for '{name}' in {what}")
 
     def copy(self, lane: int, base: int, offset: int, source: torch.Tensor) -> None:
         stream = self._lanes[lane].cuda_stream
-        _done(self._driver.cuMemcpyAsync(base + offset, source.data_ptr(), source.numel(), stream), "a copy to a peer")
+        done(self._driver.cuMemcpyAsync(base + offset, source.data_ptr(), source.numel(), stream), "a copy to a peer")
 
     def copy_own(self, target: torch.Tensor, source: torch.Tensor) -> None:
         stream = self._own.cuda_stream
-        _done(self._driver.cuMemcpyAsync(target.data_ptr(), source.data_ptr(), source.numel(), stream), "a copy")
+        done(self._driver.cuMemcpyAsync(target.data_ptr(), source.data_ptr(), source.numel(), stream), "a copy")
 
     def check(self, timeout_s: float, number: int, what: str) -> None:
         def over() -> bool:
@@ -212,14 +180,17 @@ class CudaWindow:
         poll(over, timeout_s, lambda: self._missing(number, what, timeout_s))
 
     def _missing(self, number: int, what: str, timeout_s: float) -> str:
-        with torch.cuda.stream(torch.cuda.Stream(self._device)):  # any other waits as well
+        with torch.cuda.stream(self._aside):  # all others may be waiting
             words = self._flags.cpu().view(torch.int32).tolist()
         return self._board.missing(number, lambda name, peer: words[self._slot(name, peer)] % 2**32, what, timeout_s)
 
     def close(self) -> None:
-        for stream in (self._main, self._own):
+        streams = [self._main, self._own, self._aside, *self._lanes]
+        for stream in streams:
             stream.synchronize()
-        _unmap(self._driver, self._mapped)
+        with self._here():
+            _unmap(self._driver, self._mapped)
+        spare_streams.setdefault(self._device, []).extend(streams)
 
     def free(self) -> None:
         for block in self._blocks:
@@ -227,23 +198,7 @@ class CudaWindow:
         self._blocks.clear()
 
 
-def _exported(driver: Any, base: int) -> bytes:
-    code, handle = driver.cuIpcGetMemHandle(base)
-    if int(code):
-        raise C3Error(
-            f"output: its GPU memory cannot be opened by other processes (cuIpcGetMemHandle: {code.name}), as that of "
-            "expandable segments and memory pools cannot; take it from c3lib.collectives.empty, or have torch allocate "
-            "without expandable_segments"
-        )
-    return ctypes.string_at(handle.getPtr(), _HANDLE_NBYTES)
-
-
 def _unmap(driver: Any, mapped: dict[tuple[int, bytes], int]) -> None:
     while mapped:
         _, address = mapped.popitem()
         driver.cuIpcCloseMemHandle(address)
-
-
-def _free(driver: Any, address: int, shared: list[bool]) -> None:
-    if not shared[0]:
-        driver.cuMemFree(address)
