@@ -408,7 +408,7 @@ def absent_peer_asynchronous(r: Rank) -> list[str]:
     said = []
     x, y = r.random(64, r.torch.float32), r.empty(64 * r.world, r.torch.float32, True)
     if r.rank == 0:
-        r.c3.set_timeout(0.5)
+        r.c3.set_timeout(1)
         try:
             work = r.c3.all_gather_into_tensor(y, x, r.group, async_op=True)
             assert not work.is_completed()
@@ -444,9 +444,9 @@ def ctrl_c(r: Rank) -> list[str]:
     said = []
     if r.rank == 0:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         start = time.monotonic()
         try:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
             r.c3.all_gather_into_tensor(y, x, r.group)
         except KeyboardInterrupt:
             said = [f"stopped {time.monotonic() - start < 5}"]
@@ -667,7 +667,7 @@ def _losses(r: Rank, hooked: bool, how: str) -> list[float]:
 
         (comm,) = communicators(mesh.get_group())
         assert comm._number >= 4 * len(layers), "the hook was not used"
-        assert comm.regions, "its memory was not registered"
+        assert 1 <= len(comm.regions) <= 4, "its memory was not registered, or is not used again"
     return found
 
 

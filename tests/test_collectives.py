@@ -93,13 +93,14 @@ def test_what_is_refused(tmp_path):
             "size: rank 0 registers 40 bytes and rank 1 44; expected the same on all ranks",
         ]
         assert "rank 0 calls all-gather of 72 bytes and rank 1 all-to-all of 72 bytes" in said[3]
+    call = "all-gather of 768 bytes at offset 0 of registered memory"
     for rank, said in enumerate(found["ranks_disagree_in_registered_memory"]):
-        mine, other, peer = (0, 1, 1) if rank == 0 else (1, 0, 0)
-        call = "all-gather of 768 bytes at offset 0 of registered memory"
-        assert said[0] == (
+        mine, other, peers = (0, 1, (1, 2)) if rank == 0 else (1, 0, (0,))  # whichever of these it hears first
+        assert said[0] in [
             f"collective number 1 of this group is {call} {mine} on rank {rank}, but {call} {other} on rank {peer}; "
             "expected the same call on all ranks"
-        )
+            for peer in peers
+        ]
         assert said[1] == OUT_OF_STEP + said[0]
     check_waits(found)
 
@@ -121,7 +122,7 @@ def check_waits(found: dict[str, list]) -> None:
         checked
         == f"collective number 1 is not over on rank 0 after 0.1 s: missing are the signals {', '.join(missing)}"
     )
-    assert waited == f"all-gather (collective number 1): {ready.format(0.5)}; {none} 0"
+    assert waited == f"all-gather (collective number 1): {ready.format(1)}; {none} 0"
     for rank, said in enumerate(found["late_peer"][:-1]):
         assert f"is not over on rank {rank} after 0.3 s" in said[0]
         assert "'ready' of rank 2 (its last was that of number 0)" in said[0]

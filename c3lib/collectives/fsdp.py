@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -36,22 +37,24 @@ class _Buffer:
     stream: torch.Stream | None  # that it was taken on last
 
 
+_pools: WeakKeyDictionary[Communicator, list[_Buffer]] = WeakKeyDictionary()
+
+
 class CopyEngineAllGather(AllGather):
-    """The hook. One may serve all modules that shard over ``group`` (None: all ranks), which then share its buffers.
+    """The hook for modules that shard over ``group`` (None: all ranks); all hooks of a group share its buffers.
 
     Given another group in a call it is right as well, only slower: the ranks' hosts then wait for one another.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None):
         self._group = _group(group)
-        self._buffers: dict[Communicator, list[_Buffer]] = {}
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """An output: the smallest free buffer of the pool that is large enough, or a new one, which all ranks make."""
         shape = tuple(int(length) for length in size)
         nbytes = math.prod(shape) * dtype.itemsize
         comm = communicator(self._group, torch.device(device))
-        buffers = self._buffers.setdefault(comm, [])
+        buffers = _pools.setdefault(comm, [])
         fit = [buffer for buffer in buffers if buffer.user() is None and buffer.region.block.nbytes >= nbytes]
         if fit:
             buffer = min(fit, key=lambda buffer: buffer.region.block.nbytes)
