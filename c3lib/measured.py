@@ -34,6 +34,7 @@ TRANSPORTS = {
     "bare_copy": "copy engine, nobody waited for",
     "sm_kernel": "SM kernel",
     "nccl": "NCCL",
+    "nccl_unclustered": "NCCL, no clusters",
     "nccl_registered": "NCCL, registered buffers",
     "nccl_zero_cta": "NCCL, zero CTAs",
 }

@@ -260,15 +260,21 @@ def test_communicators_are_made_in_one_group_each_on_its_gpu():
 
 
 @pytest.mark.parametrize(
-    ("variant", "ctas", "policy", "bounds"),
-    [("nccl", 0, None, None), ("nccl_registered", 4, None, 4), ("nccl_zero_cta", 0, 2, None)],
+    ("variant", "ctas", "policy", "bounds", "cluster"),
+    [
+        ("nccl", 0, None, None, None),
+        ("nccl_unclustered", 4, None, 4, 0),
+        ("nccl_registered", 4, None, 4, None),
+        ("nccl_zero_cta", 0, 2, None, None),
+    ],
 )
-def test_what_a_variant_asks_for(variant, ctas, policy, bounds):
+def test_what_a_variant_asks_for(variant, ctas, policy, bounds, cluster):
     made, library = clique(variant, ctas)
     unset = -(2**31)
     asked = (library.config.blocking, library.config.CTAPolicy, library.config.minCTAs, library.config.maxCTAs)
     assert asked == (1, policy or unset, bounds or unset, bounds or unset)
-    assert made.windowed == (variant != "nccl")
+    assert library.config.cgaClusterSize == (unset if cluster is None else cluster)
+    assert made.windowed == (variant in ("nccl_registered", "nccl_zero_cta"))
 
 
 @pytest.mark.parametrize(
@@ -532,4 +538,4 @@ def test_an_unknown_collective_is_refused():
 
 def test_every_variant_says_what_it_is():
     assert all(VARIANTS.values())
-    assert len(set(VARIANTS.values())) == len(VARIANTS) == 3
+    assert len(set(VARIANTS.values())) == len(VARIANTS) == 4

@@ -1,6 +1,6 @@
 """NCCL as a baseline: a transport that runs a plan's collective by NCCL.
 
-Three variants, see :data:`VARIANTS`. Those with windows take only memory of :meth:`Clique.allocate`: give it to the
+Its variants: see :data:`VARIANTS`. Those with windows take only memory of :meth:`Clique.allocate`: give it to the
 buffers as their ``room``, ``Buffers(cudas, plan, room=clique.allocate)``.
 """
 

@@ -26,7 +26,8 @@ from c3lib.errors import C3Error, unknown
 
 VARIANTS = {
     "nccl": "NCCL's own choice of kernels, on plain memory",
-    "nccl_registered": "the same on symmetric windows, which lets NCCL use its kernels for symmetric memory",
+    "nccl_unclustered": "the same with its thread blocks launched singly, not in clusters that start together",
+    "nccl_registered": "NCCL's own choice on symmetric windows, which lets NCCL use its kernels for symmetric memory",
     "nccl_zero_cta": "symmetric windows and the policy of zero CTAs: copy engines where NCCL has them",
 }
 
@@ -66,6 +67,8 @@ class Clique:
         chosen = {"blocking": 1}
         if ctas:
             chosen |= {"minCTAs": ctas, "maxCTAs": ctas}
+        if variant == "nccl_unclustered":
+            chosen |= {"cgaClusterSize": 0}
         if variant == "nccl_zero_cta":
             chosen |= {"CTAPolicy": POLICY_ZERO}
         self._windows: dict[tuple[int, ...], _Window] = {}
@@ -90,7 +93,7 @@ class Clique:
     @property
     def windowed(self) -> bool:
         """Whether buffers have to be registered as symmetric windows."""
-        return self.variant != "nccl"
+        return self.variant in ("nccl_registered", "nccl_zero_cta")
 
     def allocate(self, rank: int, nbytes: int) -> Any:
         """A uint8 tensor of ``nbytes`` bytes on a rank's GPU by ``ncclMemAlloc``, freed with its last view."""

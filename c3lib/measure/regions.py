@@ -161,9 +161,13 @@ def order(backend: CudaBackend) -> list[Group]:
     library = backend.library
     for gemm in (COMPUTE_BOUND[0], MEMORY_BOUND[0]):
         arms = [(True, False, Setting()), (False, True, Setting())]
-        for blocks in (0, 2, 8, 16) if library else ():
-            how = Setting(blocks=blocks, library=library)
-            arms += [(False, True, how), (True, True, how), (True, True, replace(how, gemm_first=False, high=True))]
+        for name in ("nccl", "nccl_unclustered") if library else ():
+            for blocks in (0, 4, 8, 16):
+                how = Setting(blocks=blocks, library=name)
+                arms.append((False, True, how))
+                for withheld in (0, blocks) if blocks else (0,):
+                    beside = replace(how, withheld=withheld)
+                    arms += [(True, True, beside), (True, True, replace(beside, gemm_first=False, high=True))]
         for blocks in (1, 2, 4, 8, 16, 32, 64):
             arms.append((False, True, Setting(blocks=blocks)))
             arms += [
