@@ -26,8 +26,8 @@ POISON = 0x5A
 
 def launch(
     folder: Path, world: int, device: str, cases: list[str], limit_s: float, **settings: str
-) -> list[dict[str, dict]]:
-    """Run cases in ``world`` processes; by rank, what each case gave (``value``) or raised (``error``).
+) -> list[dict[str, Any]]:
+    """Run cases in ``world`` processes; by rank, what each gave (``value``) or raised (``error``), and the ``pid``.
 
     ``device``: "cpu", "cuda" (a GPU for each rank) or "cuda-shared" (one for all); ``settings`` go to the environment.
     Raises AssertionError with the end of what they printed when a process fails or is not through after ``limit_s``.
@@ -503,9 +503,8 @@ def stream_order(r: Rank) -> None:
                 work = r.c3.all_gather_into_tensor(registered, source, r.group, async_op=True)
                 work.wait()
                 source.fill_(-1)
-                found = registered.clone()
-            wanted = torch.arange(r.world, dtype=torch.int32).mul(10).add(turn).repeat_interleave(count)
-            assert torch.equal(found.cpu(), wanted), turn
+                wanted = torch.arange(r.world, dtype=torch.int32).mul(10).add(turn).repeat_interleave(count)
+                assert torch.equal(registered.cpu(), wanted), (turn, registered is output)
 
 
 @case_on("cuda")
@@ -577,8 +576,11 @@ def no_graph(r: Rank) -> list[str]:
     source, output = r.random(64, r.torch.float32), r.empty(64 * r.world, r.torch.float32, True)
     r.c3.all_gather_into_tensor(output, source, r.group)
     r.torch.cuda.synchronize()
-    with r.torch.cuda.graph(r.torch.cuda.CUDAGraph()):
+    graph = r.torch.cuda.CUDAGraph()
+    with r.torch.cuda.stream(r.torch.cuda.Stream()):
+        graph.capture_begin()
         said = sentence(lambda: r.c3.all_gather_into_tensor(output, source, r.group))
+        graph.capture_end()
     r.c3.all_gather_into_tensor(output, source, r.group)
     r.same(output, r.gathered(source), "after it")
     return [said]
@@ -722,7 +724,7 @@ def main(rank: int, world: int, device_type: str, folder: Path, names: list[str]
             getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
     dist.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=world)
     c3.set_timeout(20)
-    found = {}
+    found: dict[str, Any] = {"pid": os.getpid()}
     for name in names:
         group = dist.new_group(list(range(world)))
         start = time.monotonic()

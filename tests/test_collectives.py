@@ -30,7 +30,6 @@ OUT_OF_STEP = "group: its ranks are out of step, it is of no more use: "
 
 def values(folder: Path, cases: list[str]) -> dict[str, list]:
     """What each case gave, by rank; fails with what it raised, and when anything stays in shared memory."""
-    before = set(os.listdir(SHARED_MEMORY))
     found = launch(folder, RANKS, "cpu", cases, limit_s=90)
     failed = [
         f"{name}, rank {n}: {rank[name]['error']}"
@@ -39,7 +38,8 @@ def values(folder: Path, cases: list[str]) -> dict[str, list]:
         if "error" in rank[name]
     ]
     assert not failed, "\n".join(failed)
-    assert {name for name in set(os.listdir(SHARED_MEMORY)) - before if name.startswith("c3lib")} == set()
+    ours = tuple(f"c3lib-{rank['pid']}-" for rank in found)
+    assert [name for name in os.listdir(SHARED_MEMORY) if name.startswith(ours)] == []
     return {name: [rank[name]["value"] for rank in found] for name in cases}
 
 

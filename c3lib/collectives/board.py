@@ -226,7 +226,7 @@ class Board:
 def new_file(nbytes: int) -> str:
     """A new file of ``nbytes`` zeros in shared memory. Raises :class:`C3Error` when there is no room for it."""
     there = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-    handle, path = tempfile.mkstemp(prefix="c3lib-", dir=there)
+    handle, path = tempfile.mkstemp(prefix=f"c3lib-{os.getpid()}-", dir=there)
     try:
         os.posix_fallocate(handle, 0, nbytes)  # memory that is only promised would end the process when it is touched
     except OSError as error:
