@@ -13,8 +13,8 @@ BEGIN = "<!-- claims: written by `python -m c3lib.readme`, checked by a test -->
 END = "<!-- claims end -->"
 LADDER_BEGIN = "<!-- ladder: written by `python -m c3lib.readme`, checked by a test -->\n"
 LADDER_END = "<!-- ladder end -->"
-MEASURED = ("h200_1", "conccl30_host")
-"""The machine and the suite whose measured ladder the README shows."""
+MEASURED = (("h200_1", "conccl30_host"), ("h200_2", "conccl30_nvlink"))
+"""The machines and suites whose measured ladders the README shows."""
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -37,17 +37,20 @@ def markdown(table: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def ladder_markdown(table: pd.DataFrame) -> str:
-    """:func:`c3lib.figures.beside.beside` as a Markdown table."""
+def ladder_markdown(*tables: pd.DataFrame) -> str:
+    """Tables of :func:`c3lib.figures.beside.beside`, one a machine, as one Markdown table: a column a machine."""
     from c3lib.figures.beside import CALIBRATED, HIGH, LOW, MODELLED, REPORTED
 
-    measured = next(name for name in table if name.startswith("measured"))
-    lines = [f"| strategy | {REPORTED} | {MODELLED} | {measured} |", "|---|---|---|---|"]
-    for row in table.to_dict("records"):
-        reported = "-" if pd.isna(row[REPORTED]) else f"{row[REPORTED]:.2f}"
-        modelled = f"{row[MODELLED]:.2f}" + (" (calibrated)" if row[CALIBRATED] else "")
-        found = f"{row[measured]:.2f} [{row[LOW]:.2f}, {row[HIGH]:.2f}]"
-        lines.append(f"| `{row['strategy']}` | {reported} | {modelled} | {found} |")
+    measured = [next(name for name in table if name.startswith("measured")) for table in tables]
+    heads = ["strategy", REPORTED, MODELLED, *measured]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for rows in zip(*(table.to_dict("records") for table in tables), strict=True):
+        first = rows[0]
+        reported = "-" if pd.isna(first[REPORTED]) else f"{first[REPORTED]:.2f}"
+        modelled = f"{first[MODELLED]:.2f}" + (" (calibrated)" if first[CALIBRATED] else "")
+        found = [f"{row[name]:.2f} [{row[LOW]:.2f}, {row[HIGH]:.2f}]" for row, name in zip(rows, measured, strict=True)]
+        cells = [f"`{first['strategy']}`", reported, modelled, *found]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -69,8 +72,8 @@ def with_ladder(text: str) -> str:
     from c3lib.figures.beside import beside
     from c3lib.measured import read_measured
 
-    rows, _ = read_measured(*MEASURED)
-    return with_block(text, LADDER_BEGIN, LADDER_END, ladder_markdown(beside(rows)))
+    tables = [beside(read_measured(*what)[0]) for what in MEASURED]
+    return with_block(text, LADDER_BEGIN, LADDER_END, ladder_markdown(*tables))
 
 
 def main(path: Path = ROOT / "README.md") -> None:

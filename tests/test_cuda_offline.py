@@ -118,8 +118,8 @@ def stand_in(answer=CODES.CUDA_SUCCESS, **more) -> SimpleNamespace:
     core = SimpleNamespace(StreamOptions=dict, EventOptions=dict)
     zeros = lambda *shape, **how: Flags(*shape)  # noqa: E731
     torch = SimpleNamespace(zeros=zeros, int32=0, cuda=SimpleNamespace(synchronize=lambda index: None))
-    gpu = {"driver": driver, "runtime": Runtime(), "device": opened, "core": core, "torch": torch, "sms": 132, "index": 0}
-    return SimpleNamespace(**gpu, current=nullcontext, **more)
+    gpu = {"driver": driver, "runtime": Runtime(), "device": opened, "core": core, "torch": torch, "index": 0}
+    return SimpleNamespace(**gpu, sms=132, current=nullcontext, **more)
 
 
 class Flags(list):

@@ -87,14 +87,15 @@ def test_the_ladder_is_the_generated_one():
 
 
 def test_the_ladder_says_of_each_number_what_it_is():
-    rows, _ = read_measured(*MEASURED)
-    table = beside(rows)
-    text = ladder_markdown(table)
+    tables = [beside(read_measured(*what)[0]) for what in MEASURED]
+    text = ladder_markdown(*tables)
     assert text.splitlines()[0].count("reported") == text.splitlines()[0].count("modelled") == 1
-    assert f"measured, {MEASURED[0]}" in text.splitlines()[0]
-    assert text.count("(calibrated)") == table["calibrated on it"].sum() == 2
-    for row in table.to_dict("records"):
-        assert row["low"] <= row[f"measured, {MEASURED[0]}"] <= row["high"]
+    assert text.count("(calibrated)") == tables[0]["calibrated on it"].sum() == 2
+    for table, (node, _) in zip(tables, MEASURED, strict=True):
+        assert f"measured, {node}" in text.splitlines()[0]
+        for row in table.to_dict("records"):
+            assert row["low"] <= row[f"measured, {node}"] <= row["high"]
+            assert f"{row[f'measured, {node}']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" in text
 
 
 def test_a_readme_without_the_markers_of_the_ladder_is_refused():

@@ -34,11 +34,13 @@ SWEEP_REPEATS = 3
 def sweep_settings(first: str, library: str = "") -> list[Setting]:
     """Configurations that a partition sweep tries: few blocks without a partition, blocks on SMs that are left free.
 
-    Blocks are those of ``library`` or, by default, of the SM kernel, which alone can be fenced off by green contexts.
+    Blocks are those of ``library``, in its clusters and singly, or, by default, of the SM kernel, which alone can be
+    fenced off by green contexts.
     """
-    how: dict[str, Any] = {"gemm_first": first == "gemm", "high": first != "gemm", "library": library}
-    free = [Setting(blocks=blocks, **how) for blocks in (2, 4, 8)]
-    told = [Setting(blocks=blocks, withheld=blocks, **how) for blocks in (2, 4, 8, 16)]
+    how: dict[str, Any] = {"gemm_first": first == "gemm", "high": first != "gemm"}
+    kernels = (library, "nccl_unclustered") if library else ("",)
+    free = [Setting(blocks=blocks, library=name, **how) for name in kernels for blocks in (2, 4, 8)]
+    told = [Setting(blocks=b, withheld=b, library=name, **how) for name in kernels for b in (2, 4, 8, 16)]
     if library:
         return free + told
     fenced = [Setting(blocks=b, withheld=s, green=True, **how) for b, s in ((2, 8), (4, 8), (8, 8), (16, 16), (32, 32))]

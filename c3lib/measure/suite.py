@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from c3lib.backends.cuda import CudaBackend
+from c3lib.cuda.nccl import VARIANTS
 from c3lib.cuda.setting import Setting
 from c3lib.errors import C3Error
 from c3lib.experiment import rows_of
@@ -59,6 +60,6 @@ def _restore(backend: CudaBackend, journal: Journal) -> None:
                 high=row["high_priority"],
                 withheld=row["sms_asked"],
                 green=row["partition"] == "green context",
-                library=row["transport"] if row["transport"] == backend.library else "",
+                library=row["transport"] if row["transport"] in VARIANTS else "",
             )
             backend.settle(row["scenario"], row["strategy"], setting)

@@ -17,7 +17,7 @@ from c3lib.cuda.region import Gate
 from c3lib.cuda.source import launch
 
 LIMIT_S = 60
-"""A test that takes longer hangs; the whole tier takes less than 90 s."""
+"""A test that takes longer hangs; the whole tier takes about three minutes."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.device
 NODE = load_node("h200_1")
 SUITE = [
     Scenario("compute", Gemm(4096, 4096, 8192), Collective("all-gather", 24 * MIB, NODE.ranks)),
-    Scenario("memory", Gemm(64, 28672, 8192), Collective("all-to-all", 8 * MIB, NODE.ranks)),
+    Scenario("memory", Gemm(64, 28672, 8192), Collective("all-to-all", 32 * MIB, NODE.ranks)),
 ]
 STRATEGIES = ("c3_base", "conccl", "conccl_rp")
 
@@ -40,7 +40,7 @@ def test_rows_are_verified_proved_and_tell_both_sides(cuda):
         assert min(row["gemm_alone_s"], row["collective_alone_s"], row["own_alone_s"]) > 0
         assert 0 < row["overlap_s"] <= row["concurrent_s"] == max(row["gemm_end_s"], row["collective_end_s"])
         # F1: faster than its longer part is what a transfer that never ran would be.
-        assert row["concurrent_s"] > 0.9 * max(row["gemm_alone_s"], row["own_alone_s"])
+        assert row["concurrent_s"] > 0.8 * max(row["gemm_alone_s"], row["own_alone_s"])
         # F13: granted beside asked.
         assert row["sms_granted"] >= row["sms_asked"] >= 0
         # M5: the state of the GPU.
