@@ -46,7 +46,7 @@ def suite_rows(repeats=3, wobble=0.02, node=NODE, suite=SUITE, library="sm_kerne
     model = pd.concat([run_suite(node, suite, [name]) for name in STRATEGIES], ignore_index=True)
     scenarios = load_suite(suite, node.ranks)
     _, collective = kernels.batch(scenarios, node)
-    default = node.library["all-gather"].default_cus
+    default = np.tile(kernels.library_field(collective, node, "default_cus"), len(STRATEGIES)).astype(int)
     frames = []
     for repetition in range(repeats):
         factor = 1 + wobble * (repetition - repeats // 2)

@@ -148,8 +148,10 @@ def nvlink_sweep(rows, folder, twice_at):
             isolated_rows(lambda blocks: 7 * blocks),
         ]
     )
-    sixteen = alone[alone["blocks"] == 32].assign(blocks=16)
-    write(folder, pd.concat([alone, sixteen]).assign(node=NVLINK.name), "isolated", NVLINK.name)
+    # The library's own number of blocks, and what its partitions leave of it: as fast as 32.
+    own = set(rows["blocks"]) | {library.default_cus for library in NVLINK.library.values()}
+    more = [alone[alone["blocks"] == 32].assign(blocks=count) for count in sorted(own - {0, *alone["blocks"]})]
+    write(folder, pd.concat([alone, *more]).assign(node=NVLINK.name), "isolated", NVLINK.name)
 
 
 def test_a_librarys_kernels_are_predicted_as_kernels_on_sms(tmp_path):
@@ -180,7 +182,8 @@ def test_a_sweep_of_the_librarys_blocks_follows_the_library_alone(tmp_path, slow
     """Not our SM kernel, which the isolated table holds as well."""
     nvlink_sweep(nvlink_rows(), tmp_path, slower)
     found = cases(NVLINK.name, NVLINK_SUITE, tmp_path)
-    swept = found[(found["table"] == "sweep") & ~found["blocks"].isin([8, 16])]
+    swept = found[(found["table"] == "sweep") & ~found["blocks"].isin(nvlink_rows(repeats=1)["blocks"])]
+    assert 2 in set(swept["blocks"])
     expected = swept["collective_alone_s"] * np.where(swept["blocks"] == 2, slower, 1)
     assert swept["own_alone_s"].to_numpy() == pytest.approx(expected.to_numpy())
 
