@@ -1,0 +1,136 @@
+"""Who overlaps with what, between GPUs: the tables ``transports`` and ``links`` reduced. No physics.
+
+A way to move bytes is a transport, the thread blocks it was asked to use (a library chooses its own), and whether a
+rank's own shard lies where it belongs already (in place). Each way is judged by the time that it takes itself, alone,
+with the same size in the same registered memory, in the same repetition.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from c3lib import metrics
+from c3lib.errors import C3Error
+from c3lib.hardware import COLLECTIVES
+from c3lib.measured import ENGINE_DRIVEN, TRANSPORTS
+from c3lib.results import publishable
+
+WAY = ["collective", "transport", "batched", "in_place", "asked"]
+"""What names a way to move bytes; ``asked``: thread blocks, 0 where a copy engine needs none or a library chooses."""
+
+_PAIR = ["bound", "gemm", *WAY, "first"]
+
+
+def pairs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a GEMM beside a transfer, each with both alone in the same repetition; from the table ``transports``.
+
+    Adds ``asked``, ``gemm_alone_s`` (the median, as the GEMM runs alone beside each collective's arms), and
+    ``transfer_alone_s``; ``fraction`` (of ideal, against this way's own time); ``gemm_slowdown`` and
+    ``transfer_slowdown`` (the end over the time alone).
+
+    Raises:
+        C3Error: no rows, rows whose bytes were not verified, or a pair whose kernels were not run alone.
+    """
+    rows = _asked(rows)
+    still, alone = rows["transport"] == "none", rows["gemm"] == "none"
+    own = [*WAY, "total_bytes", "repetition"]
+    gemms = rows[still].groupby(["gemm", "repetition"])["gemm_s"].median().rename("gemm_alone_s")
+    transfers = rows[alone & ~still].groupby(own)["transfer_s"].median().rename("transfer_alone_s")
+    found = rows[~still & ~alone].join(gemms, on=["gemm", "repetition"]).join(transfers, on=own)
+    lacking = found[found[["gemm_alone_s", "transfer_alone_s"]].isna().any(axis=1)]
+    if len(lacking):
+        row = lacking.iloc[0]
+        raise C3Error(
+            f"overlap: {row['gemm']} runs beside {row['transport']} ({row['collective']} of {row['total_bytes']} "
+            f"bytes, in_place {row['in_place']}), but not both alone in repetition {row['repetition']}"
+        )
+    times = found["gemm_alone_s"], found["transfer_alone_s"]
+    speedup = metrics.realised_speedup(*times, found["region_s"])
+    return found.assign(
+        fraction=metrics.fraction_of_ideal(speedup, metrics.ideal_speedup(*times)),
+        gemm_slowdown=found["gemm_s"] / found["gemm_alone_s"],
+        transfer_slowdown=found["transfer_s"] / found["transfer_alone_s"],
+    )
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a GEMM, way and launch order, ordered as :func:`ordered` says.
+
+    ``fraction`` is the median with its bootstrap 95 % interval ``low`` to ``high``; medians ``gemm_slowdown``,
+    ``transfer_slowdown``, ``gemm_s``, ``transfer_s``, ``gemm_alone_s``, ``transfer_alone_s``; the ``blocks`` that ran,
+    ``ran`` and ``engines_only`` of its path (:func:`ran`, :func:`engines_only`), ``total_bytes``, ``repetitions``.
+    """
+    times = ["gemm_slowdown", "transfer_slowdown", "gemm_s", "transfer_s", "gemm_alone_s", "transfer_alone_s"]
+    found = []
+    for key, part in pairs(rows).groupby(_PAIR):
+        first, fraction = part.iloc[0], part["fraction"]
+        low, high = metrics.median_interval(fraction)
+        numbers = {"fraction": fraction.median(), "low": low, "high": high} | dict(part[times].median())
+        told = {"blocks": first["blocks"], "ran": ran(first["path"]), "engines_only": engines_only(first)}
+        told |= {"total_bytes": first["total_bytes"], "repetitions": len(part)}
+        found.append(dict(zip(_PAIR, key, strict=True)) | numbers | told)
+    return ordered(pd.DataFrame(found).assign(node=rows["node"].iloc[0], evidence="measured"))
+
+
+def wire(rows: pd.DataFrame) -> pd.DataFrame:
+    """Bytes on the wire over payload bytes, both as one GPU's NVLink counters saw them; from the table ``links``.
+
+    One row a way and GEMM (``none``: alone): ``ratio`` of what it sent (median) with its extremes ``low`` and ``high``,
+    ``received`` (the same of what came in), ``payload`` (counted over what the plan sends), ``blocks``, ``ran``,
+    ``repetitions``.
+    """
+    rows = _asked(rows)
+    rows = rows.assign(
+        ratio=rows["sent_raw_bytes"] / rows["sent_bytes"],
+        received=rows["received_raw_bytes"] / rows["received_bytes"],
+        payload=rows["sent_bytes"] / rows["plan_bytes"],
+        ran=rows["path"].map(ran),
+    )
+    groups = rows.groupby([*WAY, "gemm"])
+    table = groups["ratio"].agg(ratio="median", low="min", high="max", repetitions="size")
+    table = table.join(groups[["received", "payload"]].median()).join(groups[["blocks", "ran"]].first())
+    return ordered(table.reset_index().assign(node=rows["node"].iloc[0], evidence="measured"))
+
+
+def ordered(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows by collective, by transport as :data:`TRANSPORTS` lists them, batched copies first, in place first."""
+    keys = pd.DataFrame(
+        {
+            "kind": table["collective"].map(list(COLLECTIVES).index),
+            "transport": table["transport"].map(list(TRANSPORTS).index),
+            "plain": ~table["batched"],
+            "moved": ~table["in_place"],
+            "asked": table["asked"],
+        }
+    ).join(table[[name for name in ("bound", "gemm", "first") if name in table]])
+    return table.loc[keys.sort_values(list(keys.columns), kind="stable").index].reset_index(drop=True)
+
+
+def name_of(transport: str, batched: bool, in_place: bool, asked: int) -> str:
+    """A way in words: ``"SM kernel, 8 blocks"``, ``"NCCL, zero CTAs, out of place"``; our plans are always in place."""
+    name = TRANSPORTS[transport] + (", batched" if batched else "") + (f", {asked} blocks" if asked else "")
+    return name + (f", {'in' if in_place else 'out of'} place" if is_library(transport) else "")
+
+
+def is_library(transport: str) -> bool:
+    """Whether a library moves the bytes, so that it also says with how many thread blocks."""
+    return transport.startswith("nccl")
+
+
+def ran(path: str) -> str:
+    """What of a proved path ran on each GPU: ``"Memcpy DtoD, Memcpy PtoP"``, ``"copy engine"``, ``"SM kernel"``."""
+    what = path.split("; ")[0].split(": ")[0].removesuffix(" (activity records)")
+    return ", ".join(part.split(" x")[0] for part in what.split(", "))
+
+
+def engines_only(row: pd.Series) -> bool:
+    """Whether a row's transfer needed no SM: it has no thread block, and ended while every SM was held."""
+    free = row["transport"] in ENGINE_DRIVEN and row["blocks"] == 0
+    return bool(free and "did not end" not in row["path"])
+
+
+def _asked(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with ``asked``, if they may be shown. Raises :class:`C3Error` where :func:`publishable` does."""
+    known = {"scenario": rows["gemm"], "strategy": rows["transport"]}  # what it names a failed row by
+    publishable(rows.assign(**{name: column for name, column in known.items() if name not in rows}))
+    return rows.assign(asked=rows["blocks"].mask(rows["transport"].map(is_library), 0))
