@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from c3lib.experiment import summarise
 from c3lib.figures import style
 from c3lib.figures.measured import count_range, medians, percent, stamp
+from c3lib.measured import TRANSPORTS
 from c3lib.metrics import ideal_speedup, realised_speedup
 from c3lib.strategy import STRATEGIES
 
@@ -42,10 +43,9 @@ def rungs(rows: pd.DataFrame, by: tuple[str, ...] = ("strategy",)) -> pd.DataFra
 
 
 def _setting(rows: pd.DataFrame) -> str:
-    if (rows["transport"] == "copy_engine").all():
-        return "copy engine"
+    name = " or ".join(dict.fromkeys(rows["transport"].map(TRANSPORTS)))
     blocks = count_range(rows["blocks"])
-    return f"SM kernel, {blocks} block{'' if blocks == '1' else 's'}"
+    return name if blocks == "0" else f"{name}, {blocks} block{'' if blocks == '1' else 's'}"
 
 
 def _draw_rungs(axis: Any, table: pd.DataFrame, right: float) -> None:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from c3lib.figures import style
 from c3lib.figures.measured import TRANSPORT, beside, blocks_text, medians, stamp
 from c3lib.measured import TRANSPORTS
+from c3lib.overlap import is_library
 from c3lib.workload import format_size
 
 SP = "transfer first at high priority"
@@ -21,7 +22,8 @@ def gain_by_size(rows: pd.DataFrame) -> pd.DataFrame:
     """Share of the serial time that overlap saves, by GEMM, transport and size, with its interval."""
     pairs = beside(rows)
     kept = pairs["sms_granted"].map(lambda count: f", {count} SMs withheld" if count else "")
-    pairs = pairs.assign(line=pairs["transport"].map(TRANSPORTS) + pairs["blocks"].map(blocks_text) + kept)
+    blocks = pairs["blocks"].mask(pairs["transport"].map(is_library), 0)  # a library takes other ones for each size
+    pairs = pairs.assign(line=pairs["transport"].map(TRANSPORTS) + blocks.map(blocks_text) + kept)
     table = medians(pairs, ["gemm", "bound", "line", "transport", "sms_granted", "total_bytes"], "saved")
     alone = pairs.groupby("gemm")["gemm_alone_s"].median().rename("gemm_alone_s")
     return table.join(alone, on="gemm")
