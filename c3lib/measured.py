@@ -26,6 +26,7 @@ EXPERIMENTS = {
     "break_even": "small transfers beside a GEMM: from which size on overlap pays",
     "energy": "joules of a scenario by strategy",
     "premise": "hardware counters: what a transfer does to memory traffic and the L2 cache",
+    "fsdp_step": "between GPUs: a training step under FSDP2 by who gathers the parameters, and of the model unsharded",
 }
 """Names of the tables, and what each holds. ``suite`` stands for the suite's own name in the file's name."""
 
@@ -193,6 +194,24 @@ def schemas() -> dict[str, Any]:
         "verified": flag(),
         "path": text(),
     }
+    training = {
+        **measured,
+        "model": text(),
+        "size": text(),
+        "layers": count(1),
+        "hidden": count(1),
+        "tokens": count(1),  # a GPU and step
+        "ranks": count(2),
+        "parameter_bytes": count(1),
+        "block_bytes": count(1),
+        "transport": setting["transport"],  # of the all-gather; none: the model unsharded
+        "repetition": count(),
+        "steps": count(1),
+        "step_s": seconds(),
+        "loss": rows._number(),
+        "verified": flag(),
+        "path": text(),
+    }
     strict = lambda columns: pa.DataFrameSchema(columns, strict=True, ordered=True)  # noqa: E731
     return {
         **dict.fromkeys(("isolated", "order", "break_even"), regions),
@@ -202,4 +221,5 @@ def schemas() -> dict[str, Any]:
         "energy": strict(energy),
         "links": strict(links),
         "sweep": strict(sweep),
+        "fsdp_step": strict(training),
     }

@@ -123,10 +123,14 @@ def test_importing_c3lib_is_quick_and_imports_nothing_heavy():
     assert {"torch", "pandas", "numpy", "matplotlib", "hip"} & set(answers[0][1].split()) == set()
 
 
+FSDP = ("c3lib.measure.fsdp_model", "c3lib.measure.fsdp_rank")
+"""The program of the experiment fsdp_step."""
+
+
 def test_no_module_imports_torch_or_hip_until_it_is_used():
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in MODULES]
     names = [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
-    names = [name for name in names if not name.startswith("c3lib.collectives")]  # for programs that use torch
+    names = [name for name in names if not name.startswith(("c3lib.collectives", *FSDP))]  # for programs that use torch
     found = python(
         f"import importlib, sys\nfor n in {names!r}: importlib.import_module(n)\nprint(*sys.modules)"
     ).split()
@@ -134,9 +138,11 @@ def test_no_module_imports_torch_or_hip_until_it_is_used():
     assert {"torch", "hip"} & set(found) == set()
 
 
-def test_only_the_collectives_import_themselves():
+def test_only_the_program_that_trains_with_them_imports_the_collectives():
     users = {module_name(path) for path in MODULES if any(n.startswith("c3lib.collectives") for n in imported(path))}
-    assert {name for name in users if not name.startswith("c3lib.collectives")} == set()
+    assert {name for name in users if not name.startswith("c3lib.collectives")} == set(FSDP)
+    users = {module_name(path) for path in MODULES if any(n.startswith(FSDP) for n in imported(path))}
+    assert users == {"c3lib.measure.fsdp_rank"}, "the program runs in processes of its own"
 
 
 def imported(path: Path) -> set[str]:

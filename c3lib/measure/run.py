@@ -15,17 +15,17 @@ from c3lib.cuda.device import require_gpu
 from c3lib.cuda.setting import NO_TRANSFER
 from c3lib.errors import C3Error, unknown
 from c3lib.hardware import Node, load_node
-from c3lib.measure import counted, energy, links, premise, regions, suite
+from c3lib.measure import counted, energy, fsdp_step, links, premise, regions, suite
 from c3lib.measure.journal import Journal
 from c3lib.measure.rounds import run_rounds
 from c3lib.results import write_table
 from c3lib.suites import load_suite
 from c3lib.workload import whole
 
-EXPERIMENTS = ("premise", "links", "isolated", "suite", "order", "transports", "break_even", "energy")
-"""In the order in which they run. ``premise`` comes first: its program wants the GPU for itself."""
+EXPERIMENTS = ("premise", "fsdp_step", "links", "isolated", "suite", "order", "transports", "break_even", "energy")
+"""In the order in which they run. ``premise`` and ``fsdp_step`` come first: their programs want GPUs for themselves."""
 
-_ONE_GPU, _SEVERAL = ("premise",), ("links", "transports")
+_ONE_GPU, _SEVERAL = ("premise",), ("fsdp_step", "links", "transports")
 """Experiments of a node of one GPU only, and of several only."""
 
 FEWER = {"energy": 3, "links": 3}
@@ -96,6 +96,9 @@ class _Session:
         if name == "premise":
             rows = premise.premise_rows(self.node.name)
             return [self._write(name, rows, started, repeats=counted.REPEATS)]
+        if name == "fsdp_step":
+            rows, told = fsdp_step.fsdp_rows(self.node, self.repeats, self.seed)
+            return [self._write(name, rows, started, repeats=self.repeats, **told)]
         repeats = min(self.repeats, FEWER.get(name, self.repeats))
         about = {"experiment": name, "node": self.node.name, "suite": self.suite_name, "repeats": repeats}
         about["seed"] = self.seed
@@ -135,7 +138,7 @@ class _Session:
         about |= {"date": datetime.now(UTC).date().isoformat(), "seconds": round(time.perf_counter() - started, 1)}
         about |= self.backend.about()
         keys = [name for name in ("scenario", "gemm", "strategy", "repetition") if name in frame]
-        if table != "premise":
+        if table not in ("premise", "fsdp_step"):
             frame = frame.sort_values(keys, kind="stable")
         for column in frame.select_dtypes("float"):
             frame[column] = frame[column].map(lambda value: float(f"{value:.7g}"))
