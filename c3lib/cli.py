@@ -159,6 +159,7 @@ def run(
     show({**content, "summary": records(means), "rows": records(rows)}, text, json)
 
 
+app.command(short_help="what this machine can measure and what not, and why")(cli_measured.doctor)
 app.command(short_help="run the experiments on this machine's GPU, bytes checked")(cli_measured.measure)
 app.command(short_help="what the measured tables give for the constants of a node")(cli_measured.constants)
 app.command(short_help="the model's predictions beside what was measured")(cli_measured.judge)

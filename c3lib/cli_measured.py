@@ -1,6 +1,7 @@
 """The commands about measured data.
 
-``c3 measure`` takes it, ``c3 constants`` reads the node's constants from it, ``c3 judge`` holds the model against it.
+``c3 doctor`` says what a machine can measure, ``c3 measure`` takes it, ``c3 constants`` reads the node's constants from
+it, ``c3 judge`` holds the model against it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,22 @@ import typer
 from c3lib.errors import C3Error
 from c3lib.shell import Json, NodeName, SuiteName, show
 from c3lib.terminal import records
+
+
+def doctor(json: Json = False) -> None:
+    """What this machine can measure and what not, and why; which node file fits it, and the command to go on with.
+
+    Looks at GPUs, engines and the path that copies really take, links, library, counters and environment. Works with
+    no GPU too. Each probe has a time-out, so that a driver that hangs is one sentence on the page.
+
+    \b
+    Example:
+      c3 doctor
+    """
+    from c3lib.doctor import diagnose
+
+    content, text = diagnose()
+    show(content, text, json)
 
 
 def measure(

@@ -1,0 +1,54 @@
+"""``c3 doctor``: what this machine can measure and what not, and why.
+
+Probes (``*_probe.py``) run in processes of their own with a time-out and give facts; pure functions turn facts into
+lines, lines and lacks into a verdict, and that into a page.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from c3lib.doctor.finding import Line
+    from c3lib.doctor.machine import Machine
+    from c3lib.hardware import Node
+
+
+def diagnose(machine: Machine | None = None, environment: Mapping[str, str] | None = None) -> tuple[Any, str]:
+    """The page about this machine: plain values for JSON, and text. Takes seconds with a GPU, else next to nothing."""
+    from c3lib.doctor import environment as variables
+    from c3lib.doctor import machine as system
+    from c3lib.doctor import nvidia, page
+    from c3lib.doctor.ask import ask
+    from c3lib.doctor.finding import Reading
+    from c3lib.doctor.verdict import judge
+
+    machine = machine or system.look()
+    environment = os.environ if environment is None else environment
+    vendor, blocked = machine.vendor, system.blocked(machine)
+    reading = Reading(vendor)
+    if vendor == "nvidia" and not blocked:
+        reading = nvidia.examine(ask)
+    nodes, broken = _nodes()
+    verdict = judge(reading, blocked, variables.refused(vendor, environment) if vendor else "", nodes)
+    found = [*system.lines(machine), *(system.package_lines(vendor) if vendor else []), *reading.lines, *broken]
+    parts = reading, found, variables.lines(vendor, environment), verdict
+    return page.content(*parts), page.text(*parts)
+
+
+def _nodes() -> tuple[list[Node], list[Line]]:
+    """The node files that can be read, and a line for each that cannot."""
+    from c3lib.doctor.finding import Line
+    from c3lib.errors import C3Error
+    from c3lib.hardware import load_node, node_names
+
+    nodes, broken = [], []
+    for name in node_names():
+        try:
+            nodes.append(load_node(name))
+        except C3Error as error:
+            broken.append(Line("node files", "no", str(error)))
+    return nodes, broken

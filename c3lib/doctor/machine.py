@@ -1,0 +1,129 @@
+"""What the operating system shows of a machine's GPUs before any driver is called: files, and nothing that can hang."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from c3lib.doctor.finding import Line
+
+PACKAGES = {
+    "nvidia": ("torch", "cuda-core", "cuda-bindings", "nvidia-ml-py"),
+    "amd": ("torch", "hip-python"),
+}
+"""Distributions that measuring on a vendor's GPUs needs."""
+
+_PCI_VENDORS = {"0x10de": "nvidia", "0x1002": "amd"}
+_PCI_CLASSES = ("0x03", "0x12")  # display controllers and processing accelerators
+_CONTROL = {"nvidia": "dev/nvidiactl", "amd": "dev/kfd"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """``on_bus``: GPUs that stand on the PCI bus, by vendor. ``driver``: whether a vendor's kernel driver is there.
+
+    ``closed``: device files that are there but may not be opened for reading and writing.
+    """
+
+    on_bus: dict[str, int]
+    driver: dict[str, bool]
+    closed: dict[str, tuple[str, ...]]
+
+    @property
+    def vendor(self) -> str:
+        """Whose GPUs to look at: a driver's that is there, else the bus says; empty for none."""
+        for found in (self.driver, self.on_bus):
+            for vendor in _CONTROL:
+                if found.get(vendor):
+                    return vendor
+        return ""
+
+
+def look(root: Path = Path("/")) -> Machine:
+    """The machine's device files and PCI bus below ``root``."""
+    on_bus: dict[str, int] = dict.fromkeys(_CONTROL, 0)
+    for device in _entries(root / "sys/bus/pci/devices"):
+        vendor = _PCI_VENDORS.get(_text(device / "vendor"))
+        if vendor and _text(device / "class").startswith(_PCI_CLASSES):
+            on_bus[vendor] += 1
+    driver = {vendor: (root / control).exists() for vendor, control in _CONTROL.items()}
+    files = {
+        "nvidia": [path for path in _entries(root / "dev") if path.name.startswith("nvidia") and not path.is_dir()],
+        "amd": [root / "dev/kfd", *(p for p in _entries(root / "dev/dri") if p.name.startswith("renderD"))],
+    }
+    closed = {
+        vendor: tuple(str(path) for path in paths if path.exists() and not os.access(path, os.R_OK | os.W_OK))
+        for vendor, paths in files.items()
+    }
+    closed["nvidia"] = tuple(path for path in closed["nvidia"] if "caps" not in path)
+    return Machine(on_bus, driver, closed)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(folder.iterdir())
+    except OSError:
+        return
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def packages(vendor: str) -> dict[str, str | None]:
+    """Versions of the distributions that a vendor's GPUs need, None for those that are not installed."""
+    found: dict[str, str | None] = {}
+    for name in PACKAGES.get(vendor, PACKAGES["nvidia"]):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def lines(machine: Machine) -> list[Line]:
+    """What there is: the system, then one sentence for each thing that is in the way of a driver."""
+    said = [Line("system", "ok", f"{platform.system()} {platform.release()}, Python {platform.python_version()}")]
+    if reason := blocked(machine):
+        said.append(Line("GPUs", "no", reason))
+    return said
+
+
+def blocked(machine: Machine) -> str:
+    """Why no GPU can be reached: one sentence, empty where nothing is in the way so far."""
+    vendor = machine.vendor
+    if not vendor:
+        return "no GPU here: none on the PCI bus, and neither /dev/nvidiactl nor /dev/kfd"
+    name, count = {"nvidia": "NVIDIA", "amd": "AMD"}[vendor], machine.on_bus[vendor]
+    if not machine.driver[vendor]:
+        gpus = f"{count} {name} GPU{'s stand' if count > 1 else ' stands'} on the PCI bus"
+        if vendor == "nvidia":
+            return f"{gpus}, but there is no /dev/nvidiactl: its driver is not loaded, or a container was not given it"
+        return f"{gpus}, but there is no /dev/kfd: load the amdgpu driver, or give a container /dev/kfd and /dev/dri"
+    if closed := machine.closed[vendor]:
+        groups = " (groups render and video)" if vendor == "amd" else ""
+        more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
+        return f"no permission to open {closed[0]}{more}: ask for access to the {name} devices{groups}"
+    return ""
+
+
+def package_lines(vendor: str) -> list[Line]:
+    """The packages that measuring needs, with their versions."""
+    found = packages(vendor)
+    missing = [name for name, there in found.items() if there is None]
+    have = ", ".join(f"{name} {there}" for name, there in found.items() if there)
+    said = [Line("packages", "ok", have)] if have else []
+    if missing:
+        need = f"missing: {', '.join(missing)}"
+        said.append(Line("packages", "no", f"{need}; `make test` sets them up, or pip install 'c3lib[gpu]'"))
+    wrong = {"nvidia": ("+cpu", "+rocm"), "amd": ("+cpu", "+cu")}.get(vendor, ())
+    if (torch := found.get("torch")) and any(mark in torch for mark in wrong):
+        said.append(Line("packages", "no", f"torch {torch} is not built for {vendor.upper()} GPUs"))
+    return said
