@@ -66,9 +66,8 @@ def _usual(rows: pd.DataFrame, whole: pd.Series) -> pd.Series:
     usual |= (rows["transport"] == "sm_kernel") & (rows["blocks"] == (swept.idxmax() if len(swept) else 0))
     library = rows["transport"].map(is_library)
     default = load_node(rows["node"].iloc[0]).library["all-gather"].default_cus
-    tried = rows[whole & library].groupby(["transport", "total_bytes"])["blocks"].nunique()
-    one = pd.MultiIndex.from_frame(rows[["transport", "total_bytes"]]).map(tried.eq(1)).fillna(False).astype(bool)
-    return usual | (library & (one | (rows["blocks"] == default)))
+    tried = rows[whole].groupby(["transport", "total_bytes"])["blocks"].transform("nunique").reindex(rows.index)
+    return usual | (library & (tried.eq(1) | (rows["blocks"] == default)))
 
 
 @style.styled

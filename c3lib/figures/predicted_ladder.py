@@ -33,6 +33,8 @@ def rungs(rows: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
         raise C3Error("figure: needs measured rows and modelled ones, in this order")
     if (predicted["suite"].iloc[0], style.node_of(predicted)) != (rows["suite"].iloc[0], style.node_of(rows)):
         raise C3Error("figure: what was predicted is another suite or another node than what was measured")
+    # Bootstrap intervals over scenarios depend on their order, which must not be that of the rows.
+    rows, predicted = (part.sort_values(["scenario", "strategy", "repetition"]) for part in (rows, predicted))
     found, told = measured_c3.rungs(rows).set_index("strategy"), ladder.rungs(predicted).set_index("strategy")
     known = reported(PAPER_NODE)
     table = pd.DataFrame(
@@ -149,6 +151,7 @@ def finding_uneven(rows: pd.DataFrame, share: float = 0.05) -> style.Finding:
 
     Both ran the very same transfer alone, so what differs is the spread of the machine; it moves the fraction of ideal.
     """
+    style.shown(rows)
     same = ["scenario", "transport", "batched", "blocks", "high_priority"]
     alone = rows.groupby([*same, "strategy"])["own_alone_s"].median().reset_index()
     each = alone.groupby(same)["own_alone_s"].agg(["min", "max", "size"]).reset_index()
