@@ -203,7 +203,11 @@ class Runtime:
     def _build(self) -> str:
         said = c_char_p()
         status = self.library.hsa_system_get_info(t.HSA_AMD_SYSTEM_INFO_BUILD_VERSION, byref(said))
-        return said.value.decode(errors="replace") if status == t.HSA_STATUS_SUCCESS and said.value else "not reported"
+        return (
+            said.value.decode(errors="replace").strip('"')
+            if status == t.HSA_STATUS_SUCCESS and said.value
+            else "not reported"
+        )
 
     def _pair(self, major: int, minor: int) -> tuple[int, int]:
         values = (c_uint16(), c_uint16())
