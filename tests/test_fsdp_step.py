@@ -1,5 +1,7 @@
 """The experiment of a step under FSDP2: CPU processes end to end, what is noticed, what is refused, the figure."""
 
+import copy
+
 import pandas as pd
 import pytest
 
@@ -16,9 +18,10 @@ from c3lib.measured import read_measured
 from c3lib.results import write_table
 
 TINY = Job(
-    device="cpu", arms=("gloo", "copy_engine", "none"), hidden=32, heads=2, layers=3, vocabulary=31,
+    device="cpu", arms=("gloo", "nccl_zero_cta", "copy_engine", "none"), hidden=32, heads=2, layers=3, vocabulary=31,
     sizes=(("equal", 1, 9), ("half", 2, 9)), repeats=2, steps=2,
 )  # fmt: skip
+RAN = ("gloo", "copy_engine", "none")
 CORRUPTED = """
 import sys
 from pathlib import Path
@@ -46,7 +49,7 @@ def found():
 
 def test_losses_are_equal_and_every_row_is_verified(found, tmp_path):
     rows = judged(TINY, found)
-    assert len(rows) == len(TINY.sizes) * len(TINY.arms) * TINY.repeats
+    assert len(rows) == len(TINY.sizes) * len(RAN) * TINY.repeats
     frame = pd.DataFrame(rows)
     _require_sound("fsdp_step", frame, tmp_path)
     assert (frame["step_s"] > 0).all()
@@ -55,9 +58,35 @@ def test_losses_are_equal_and_every_row_is_verified(found, tmp_path):
     assert sharded["loss"].nunique() == len(TINY.sizes) * TINY.repeats
     assert frame.loc[frame["transport"] == "none"].groupby("size")["loss"].nunique().tolist() == [1, 1]
     assert frame.loc[frame["size"] == "half", "tokens"].unique().tolist() == [18]
+    assert found[0]["left_out"] == found[1]["left_out"] != "", "there is no NCCL between CPUs"
     parameters = 2 * 31 * 32 + 3 * (12 * 32**2 + 2 * 32) + 32
     assert frame["parameter_bytes"].unique().tolist() == [2 * parameters]
     assert frame["block_bytes"].unique().tolist() == [2 * (12 * 32**2 + 2 * 32)]
+
+
+def spoiled(found, change):
+    """What the ranks found, changed on the last of them."""
+    found = copy.deepcopy(found)
+    change(found[-1])
+    return pd.DataFrame(judged(TINY, found)).groupby("transport")["verified"].all().to_dict()
+
+
+def test_every_part_of_the_check_counts(found):
+    good = dict.fromkeys(RAN, True)
+    assert spoiled(found, lambda rank: None) == good
+
+    def last(arm, value):
+        return lambda rank: [run["losses"].__setitem__(-1, value) for run in rank["runs"] if run["arm"] == arm]
+
+    for arm, failing in (("copy_engine", "copy_engine"), ("none", "none"), ("gloo", "copy_engine")):
+        for value in ((9.25).hex(), "nan"):
+            assert not spoiled(found, last(arm, value))[failing]
+    for arm in ("gloo", "copy_engine"):
+        assert spoiled(found, lambda rank, arm=arm: rank["shards_equal"].update({arm: False})) == good | {arm: False}
+    wrong = {"equal": {**found[-1]["begun"]["equal"], "none": (9.25).hex()}}
+    assert spoiled(found, lambda rank: rank["begun"].update(wrong)) == good | {"gloo": False, "none": False}
+    wrong = {"equal": {**found[-1]["begun"]["equal"], "copy_engine": (9.25).hex()}}
+    assert spoiled(found, lambda rank: rank["begun"].update(wrong)) == good | {"copy_engine": False}
 
 
 def test_copies_left_out_change_the_loss(found):

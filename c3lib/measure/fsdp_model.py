@@ -144,6 +144,8 @@ def without_copies(group: dist.ProcessGroup, loss: Callable[[], str]) -> str:
     for comm in communicators(group):
         for region in comm.regions:
             region.block.lend(region.block.nbytes)[0].zero_()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     whole = protocol.even_copies
     if dist.get_rank() == 0:
         protocol.even_copies = lambda *given: ()  # type: ignore[assignment]

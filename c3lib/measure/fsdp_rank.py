@@ -233,7 +233,7 @@ def main(folder: Path, rank: int) -> None:
             found = side.run()
         write_text(folder / f"{rank}.json", json.dumps(found))
         side.at("giving back what it took")
-        c3.destroy()
+        c3.destroy(side.mesh.get_group())
         dist.barrier()
     except BaseException as error:
         traceback.print_exc()
