@@ -7,28 +7,22 @@ by default. On any other node every rank is a GPU, and the library is NCCL itsel
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
-from typing import Any, Sequence
+from typing import Any, Mapping
 
-import numpy as np
-
-from c3lib import metrics
-from c3lib.backends.base import AD_HOC, Timings
+from c3lib.backends.base import AD_HOC
+from c3lib.backends.regions import SWEEP_REPEATS, RegionBackend, describe
 from c3lib.cuda.gemm import SETS
+from c3lib.cuda.nccl import VARIANTS
 from c3lib.cuda.region import GATE
 from c3lib.cuda.rig import Rig
-from c3lib.cuda.setting import Region, Setting
+from c3lib.cuda.setting import Setting
 from c3lib.errors import C3Error
 from c3lib.hardware import Node
-from c3lib.model.contention import withheld_cus
-from c3lib.model.kernels import batch
-from c3lib.strategy import Strategy
 from c3lib.transfer.builders import build_plan
 from c3lib.workload import Scenario
 
-SWEEP_REPEATS = 3
-"""Runs of each configuration by which a sweep chooses; what is published of the winner is measured afresh."""
+__all__ = ["SWEEP_REPEATS", "CudaBackend", "describe", "sweep_settings"]
 
 
 def sweep_settings(first: str, library: str = "") -> list[Setting]:
@@ -47,7 +41,7 @@ def sweep_settings(first: str, library: str = "") -> list[Setting]:
     return free + told + fenced
 
 
-class CudaBackend:
+class CudaBackend(RegionBackend):
     """Runs scenarios on the first GPUs of this machine, one for each rank (on topology ``host`` one in all).
 
     Raises:
@@ -57,9 +51,10 @@ class CudaBackend:
 
     name = "cuda"
     evidence = "measured"
-    deterministic = False
+    whole = Setting()
 
     def __init__(self, node: Node, suite: str = AD_HOC) -> None:
+        super().__init__()
         self.node = node
         self.rig = Rig(self.check_node(node))
         if self.rig.cuda.sms != node.gpu.cus:
@@ -67,8 +62,6 @@ class CudaBackend:
                 f"backend cuda: this GPU ({self.rig.cuda.name}) has {self.rig.cuda.sms} SMs, node {node.name} has "
                 f"{node.gpu.cus}; name the node of this GPU with --node"
             )
-        self.sweeps: list[dict[str, Any]] = []
-        self._chosen: dict[tuple[str, str], Setting] = {}
         self._control: dict[str, Any] = {}
 
     @staticmethod
@@ -103,115 +96,29 @@ class CudaBackend:
             "negative_control": self._control,
         }
 
-    def open(self, scenario: Scenario) -> None:
-        """Set a scenario up on the GPU; nothing happens if it is."""
-        kind = scenario.collective
-        plan = build_plan(kind.kind, kind.nbytes, kind.ranks, self.node.topology)
-        if len(plan) == 0:
-            raise C3Error(f"scenario {scenario.name}: a collective of {kind.nbytes} bytes moves nothing to measure")
-        self.rig.load(scenario.gemm, plan)
-
-    def setting(self, scenario: Scenario, strategy: Strategy) -> Setting:
-        """How a strategy runs a scenario here; for a sweep, the configuration that won it."""
-        gemm_first, high = strategy.first == "gemm", strategy.first != "gemm"
-        if strategy.partition == "sweep":
-            key = (scenario.name, strategy.name)
-            if key not in self._chosen:
-                self._chosen[key] = self._sweep(scenario, strategy)
-            return self._chosen[key]
-        if strategy.transport == "cu":
-            return replace(self.default(scenario), gemm_first=gemm_first, high=high)
-        withheld = 0
-        if strategy.partition == "memory-bound":
-            withheld = int(withheld_cus(batch([scenario], self.node)[0], self.node)[0])
-        return Setting(gemm_first=gemm_first, high=high, withheld=withheld)
-
     def default(self, scenario: Scenario) -> Setting:
         """The library's kernel as it runs when nobody says otherwise."""
         blocks = 0 if self.library else self.node.library[scenario.collective.kind].default_cus
         return Setting(blocks=blocks, library=self.library)
 
-    def settle(self, scenario: str, strategy: str, setting: Setting) -> None:
-        """Say which configuration won a sweep, so that it is not run again."""
-        self._chosen[scenario, strategy] = setting
+    def swept(self, first: str) -> list[Any]:
+        """See :func:`sweep_settings`."""
+        return sweep_settings(first, self.library)
 
-    def _sweep(self, scenario: Scenario, strategy: Strategy) -> Setting:
-        settings = sweep_settings(strategy.first, self.library)
-        order = [(setting, turn) for turn in range(SWEEP_REPEATS) for setting in settings]
-        random.Random(f"{scenario.name} {strategy.name}").shuffle(order)
-        ends: dict[Setting, list[float]] = {}
-        for setting, turn in order:
-            region = self.rig.run(setting)
-            ends.setdefault(setting, []).append(region.times.end_s)
-            self.sweeps.append(
-                {
-                    "scenario": scenario.name,
-                    "strategy": strategy.name,
-                    **describe(setting, region),
-                    "repetition": turn,
-                    "gemm_end_s": region.times.gemm_end_s,
-                    "collective_end_s": region.times.transfer_end_s,
-                    "concurrent_s": region.times.end_s,
-                    "verified": region.verified,
-                    "path": region.path,
-                }
-            )
-        return min(settings, key=lambda setting: float(np.median(ends[setting])))
+    def how(self, scenario: Scenario, transport: str, **how: Any) -> Setting:
+        """By the library's kernel or by copy engines; CUs are withheld beside copy engines only."""
+        if transport == "cu":
+            return replace(self.default(scenario), gemm_first=how["gemm_first"], high=how["high"])
+        return Setting(**how)
 
-    def run(self, scenarios: Sequence[Scenario], strategy: Strategy, repetition: int) -> Timings:
-        """Each scenario under the strategy, beside its own isolated runs: four regions in an order of chance.
-
-        GEMM alone, transfer alone as the library runs it by default, transfer alone as the strategy runs it, and both
-        at once. Bytes and the GEMM's result are checked in each.
-        """
-        found = [self._run(scenario, strategy, repetition) for scenario in scenarios]
-        columns: dict[str, Any] = {name: np.array([row[name] for row in found]) for name in found[0]}
-        path = columns.pop("path").tolist()
-        main = {name: columns.pop(name) for name in Timings.MAIN}
-        return Timings(**main, path=path, more=columns)
-
-    def _run(self, scenario: Scenario, strategy: Strategy, repetition: int) -> dict[str, Any]:
-        self.open(scenario)
-        setting = self.setting(scenario, strategy)
-        arms = [("gemm", setting, True, False), ("library", self.default(scenario), False, True)]
-        arms += [("own", setting, False, True), ("both", setting, True, True)]
-        random.Random(f"{scenario.name} {strategy.name} {repetition}").shuffle(arms)
-        runs: dict[str, Region] = {}
-        for name, how, gemm, transfer in arms:
-            alone = Setting() if name == "gemm" else how  # the GEMM alone has the whole GPU
-            runs[name] = self.rig.run(alone, gemm=gemm, transfer=transfer)
-        both = runs["both"]
-        gemm_alone = runs["gemm"].times.gemm_end_s - runs["gemm"].times.gemm_start_s
-        own_alone = runs["own"].times.transfer_end_s - runs["own"].times.transfer_start_s
-        speedup = metrics.realised_speedup(gemm_alone, own_alone, both.times.end_s)
-        own_fraction = metrics.fraction_of_ideal(speedup, metrics.ideal_speedup(gemm_alone, own_alone))
-        return {
-            "gemm_alone_s": gemm_alone,
-            "collective_alone_s": runs["library"].times.transfer_end_s - runs["library"].times.transfer_start_s,
-            "gemm_end_s": both.times.gemm_end_s,
-            "collective_end_s": both.times.transfer_end_s,
-            "concurrent_s": both.times.end_s,
-            "cus_taken": float(max(both.granted, both.blocks)),
-            "verified": all(region.verified for region in runs.values()),
-            "path": both.path,
-            **describe(setting, both),
-            "link_bytes": self.rig.buffers.link_nbytes,
-            "own_alone_s": own_alone,
-            "own_fraction": float(own_fraction),
-            "overlap_s": both.times.overlap_s,
-            **both.health(),
-        }
-
-
-def describe(setting: Setting, region: Region) -> dict[str, Any]:
-    """The columns that tell how a region was run."""
-    return {
-        "transport": setting.transport,
-        "batched": setting.batched and not setting.blocks and not setting.library,
-        "blocks": region.blocks,
-        "first": "gemm" if setting.gemm_first else "transfer",
-        "high_priority": setting.high,
-        "sms_asked": setting.withheld,
-        "sms_granted": region.granted,
-        "partition": setting.partition,
-    }
+    def setting_of(self, row: Mapping[str, Any]) -> Setting:
+        """The setting that a row tells of."""
+        return Setting(
+            blocks=row["blocks"],
+            batched=True,
+            gemm_first=row["first"] == "gemm",
+            high=row["high_priority"],
+            withheld=row["sms_asked"],
+            green=row["partition"] == "green context",
+            library=row["transport"] if row["transport"] in VARIANTS else "",
+        )

@@ -8,7 +8,6 @@ and compared there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from c3lib.cuda.device import Cuda, said_clearly
 from c3lib.cuda.source import launch
 from c3lib.errors import C3Error
+from c3lib.region import Check
 from c3lib.transfer import HOST_IN, HOST_OUT, POISON, RECEIVE, SEND, TransferPlan, pieces
 
 DIRECTIONS = {"in": (HOST_IN,), "out": (HOST_OUT,), "both": (HOST_IN, HOST_OUT)}
@@ -34,20 +34,6 @@ class Issue(NamedTuple):
     engine: int
     issuer: int = 0
     step: int = 0
-
-
-@dataclass(frozen=True)
-class Check:
-    """Outcome of a byte check: how many bytes were compared and how many were wrong, and where the first one is."""
-
-    compared_nbytes: int
-    wrong_nbytes: int
-    first: str
-
-    @property
-    def verified(self) -> bool:
-        """True when something was compared and every byte was right."""
-        return self.compared_nbytes > 0 and self.wrong_nbytes == 0
 
 
 class Buffers:

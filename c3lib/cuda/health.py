@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Sequence
 
 from c3lib.errors import C3Error
-
-
-@dataclass(frozen=True)
-class Health:
-    """One reading. ``energy_j`` counts since the driver was loaded and moves in steps of some tens of milliseconds.
-
-    Of several GPUs: clocks of the slowest, temperature of the hottest, power and energy of all together.
-    """
-
-    sm_mhz: float
-    memory_mhz: float
-    power_w: float
-    temperature_c: float
-    energy_j: float
+from c3lib.region import Health
 
 
 @cache

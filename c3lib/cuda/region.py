@@ -7,16 +7,15 @@ Times are those of each GPU since its own stream passed the gate. All events bel
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Sequence
 
 from c3lib.cuda.device import Cuda, checked, said_clearly
 from c3lib.cuda.streams import Streams, new_event
 from c3lib.errors import C3Error
+from c3lib.region import Times
 
 GATE = "stream memory operation on a host flag"
 LIMIT_S = 20.0
@@ -27,32 +26,6 @@ ENQUEUE_LIMIT_S = 5.0
 Enqueue = Callable[[Streams], None]
 Work = tuple[Streams, Enqueue]
 """A stream for each GPU, and what enqueues the work on them."""
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds since the gate opened; NaN for a kernel that was not part of the region.
-
-    Over several GPUs a kernel starts when the first of them starts it and ends when the last has ended it.
-    """
-
-    gemm_start_s: float
-    gemm_end_s: float
-    transfer_start_s: float
-    transfer_end_s: float
-
-    @property
-    def end_s(self) -> float:
-        """When all was done."""
-        return max(value for value in (self.gemm_end_s, self.transfer_end_s) if value == value)
-
-    @property
-    def overlap_s(self) -> float:
-        """Length of the intersection of the two intervals; 0 where they do not meet or one is missing."""
-        if math.isnan(self.gemm_end_s + self.transfer_end_s):  # max and min below would pass over a NaN
-            return 0.0
-        start, end = max(self.gemm_start_s, self.transfer_start_s), min(self.gemm_end_s, self.transfer_end_s)
-        return max(0.0, end - start)
 
 
 class Gate:

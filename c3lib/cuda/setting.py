@@ -1,14 +1,12 @@
-"""How a region is run, and what came of it."""
+"""How a region is run on NVIDIA GPUs; what comes of it is a :class:`c3lib.region.Region`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from c3lib.cuda.buffers import Check
-from c3lib.cuda.health import Health
-from c3lib.cuda.region import Times
+from c3lib.region import NO_TRANSFER, Region
 
-NO_TRANSFER = "no transfer"
+__all__ = ["NO_TRANSFER", "Region", "Setting"]
 
 
 @dataclass(frozen=True)
@@ -47,36 +45,3 @@ class Setting:
     def partition(self) -> str:
         """How the SMs are withheld."""
         return "none" if not self.withheld else "green context" if self.green else "sm target"
-
-
-@dataclass(frozen=True)
-class Region:
-    """One timed region: its times, the byte check, whether the GEMM's result was right, the GPUs before and after.
-
-    ``granted`` SMs of each GPU were withheld from the GEMM; ``blocks`` thread blocks moved the bytes on each.
-    """
-
-    times: Times
-    check: Check
-    gemm_right: bool
-    granted: int
-    blocks: int
-    before: Health
-    after: Health
-    path: str
-
-    def health(self) -> dict[str, float]:
-        """The columns of a row that tell the GPU's state, before and after."""
-        return {
-            "sm_mhz_before": self.before.sm_mhz,
-            "sm_mhz": self.after.sm_mhz,
-            "power_w_before": self.before.power_w,
-            "power_w": self.after.power_w,
-            "temperature_c": self.after.temperature_c,
-        }
-
-    @property
-    def verified(self) -> bool:
-        """True when all that the region should have computed and moved was compared and right."""
-        moved = self.path == NO_TRANSFER or self.check.verified
-        return moved and self.gemm_right

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from c3lib.backends.cuda import CudaBackend
-from c3lib.cuda.nccl import VARIANTS
-from c3lib.cuda.setting import Setting
+from c3lib.backends.regions import RegionBackend
 from c3lib.errors import C3Error
 from c3lib.experiment import rows_of
 from c3lib.measure.journal import Journal
@@ -17,7 +15,7 @@ from c3lib.suites import load_suite
 from c3lib.workload import Scenario
 
 
-def scenarios_of(backend: CudaBackend, suite: str) -> list[Scenario]:
+def scenarios_of(backend: RegionBackend, suite: str) -> list[Scenario]:
     """The scenarios of a suite. Raises :class:`C3Error` for one whose collective has more ranks than the node."""
     scenarios = load_suite(suite, backend.node.ranks)
     for scenario in scenarios:
@@ -26,7 +24,7 @@ def scenarios_of(backend: CudaBackend, suite: str) -> list[Scenario]:
     return scenarios
 
 
-def suite_groups(backend: CudaBackend, suite: str, journal: Journal) -> list[Group]:
+def suite_groups(backend: RegionBackend, suite: str, journal: Journal) -> list[Group]:
     """Groups for :func:`c3lib.measure.rounds.run_rounds`; rows carry the name of their table in ``table``."""
     scenarios = scenarios_of(backend, suite)
     _restore(backend, journal)
@@ -40,7 +38,9 @@ def suite_groups(backend: CudaBackend, suite: str, journal: Journal) -> list[Gro
     ]
 
 
-def _arm(backend: CudaBackend, suite: str, scenario: Scenario, how: Strategy, repetition: int) -> list[dict[str, Any]]:
+def _arm(
+    backend: RegionBackend, suite: str, scenario: Scenario, how: Strategy, repetition: int
+) -> list[dict[str, Any]]:
     before = len(backend.sweeps)
     times = backend.run([scenario], how, repetition)
     rows = rows_of(backend.node, suite, backend, [scenario], how, repetition, times)
@@ -49,17 +49,8 @@ def _arm(backend: CudaBackend, suite: str, scenario: Scenario, how: Strategy, re
     return swept + [{"table": "suite", **row} for row in rows.astype(object).to_dict("records")]
 
 
-def _restore(backend: CudaBackend, journal: Journal) -> None:
+def _restore(backend: RegionBackend, journal: Journal) -> None:
     """A sweep that was settled before the run was cut short stays settled."""
     for row in journal.rows:
         if row["table"] == "suite" and row["oracle"]:
-            setting = Setting(
-                blocks=row["blocks"],
-                batched=True,
-                gemm_first=row["first"] == "gemm",
-                high=row["high_priority"],
-                withheld=row["sms_asked"],
-                green=row["partition"] == "green context",
-                library=row["transport"] if row["transport"] in VARIANTS else "",
-            )
-            backend.settle(row["scenario"], row["strategy"], setting)
+            backend.settle(row["scenario"], row["strategy"], backend.setting_of(row))
