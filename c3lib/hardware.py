@@ -90,6 +90,7 @@ class Library:
     """How the vendor's collective library runs one collective on CUs."""
 
     default_cus: int = quantity("count", 1, whole=True)
+    cluster_cus: int = quantity("count", 1, whole=True)  # workgroups that start only together, side by side
     saturation_cus: int = quantity("count", 1, whole=True)  # first size of a power-of-two sweep that gains nothing more
     cu_gbs: float = quantity("GB/s", 1e-3)  # link bytes one CU moves a second, one direction
     latency_us: float = quantity("us", 0)
@@ -100,6 +101,7 @@ class Interference:
     """The contention model's coefficients: few, named, one value a GPU type (see docs/model_card.md)."""
 
     memory_queueing: float = quantity("1", 0, 100)
+    copy_queueing: float = quantity("1", 0, 100)  # memory_queueing of CU-driven copies where it differs; 0: the same
     dispatch_share: float = quantity("fraction", 0, 1)
     cache_pollution: float = quantity("fraction", 0, 10)
     requestor_thrash: float = quantity("fraction", 0, 0.9)

@@ -14,6 +14,7 @@ No physics here: :func:`predict_rows` hands rows to :mod:`c3lib.model`.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Iterable, Iterator
 
@@ -23,10 +24,11 @@ from numpy.typing import NDArray
 
 from c3lib import metrics
 from c3lib.errors import C3Error
-from c3lib.hardware import Node, load_node
-from c3lib.measured import ENGINE_DRIVEN, EXPERIMENTS, FOLDER, TRANSPORTS, read_measured, table_path
+from c3lib.hardware import COLLECTIVES, Node, load_node
+from c3lib.measured import ENGINE_DRIVEN, EXPERIMENTS, FOLDER, TRANSPORTS, UNCLUSTERED, read_measured, table_path
 from c3lib.model import kernels
 from c3lib.model.contention import predict
+from c3lib.model.stretch import stretched
 from c3lib.strategy import STRATEGIES, Strategy
 from c3lib.workload import Collective, Gemm, Scenario, length_class
 
@@ -46,7 +48,7 @@ def cases(node: str, suite: str, folder: Path = FOLDER) -> pd.DataFrame:
     Columns: ``table`` ("suite" or "sweep"), scenario and strategy, what they are, the setting, ``gemm_alone_s``,
     ``own_alone_s`` (the row's own transport alone), ``measured_s`` (both at once), ``length_class`` (of the medians).
     A configuration of the sweep that the suite did not run has no isolated time of its own transport: it gets the
-    library's of its scenario, times how its thread blocks compare with the library's in the table ``isolated``.
+    time of its bytes at the rate of as many thread blocks in the table ``isolated``.
 
     Raises:
         C3Error: nothing measured, or a row that failed its byte check.
@@ -89,8 +91,12 @@ def _medians(rows: pd.DataFrame, times: list[str]) -> pd.DataFrame:
 
 
 def _own_alone_s(swept: pd.DataFrame, suite: pd.DataFrame, node: str, folder: Path) -> pd.Series:
-    """Isolated times of the sweep's SM kernels: of the suite where it ran as many blocks, else by their ratio."""
-    kernel, how = ["transport", "blocks"], ["scenario", "transport", "blocks"]
+    """Isolated times of the sweep's kernels: of the suite where it ran as many blocks, else by their rate alone.
+
+    That is the rate of so many blocks in the table ``isolated``, at the size for which it has most numbers of them; an
+    all-gather's where the collective was not measured.
+    """
+    how = ["scenario", "transport", "blocks"]
     known = suite.groupby(how)["own_alone_s"].median().rename("own_alone_s")
     found = swept[how].join(known, on=how)["own_alone_s"]
     if found.notna().all():
@@ -98,24 +104,14 @@ def _own_alone_s(swept: pd.DataFrame, suite: pd.DataFrame, node: str, folder: Pa
     rows, _ = read_measured(node, "isolated", folder)
     rows = rows[rows["verified"] & rows["gemm_s"].isna() & (rows["direction"] == "both") & (rows["blocks"] > 0)]
     size = rows.groupby("total_bytes")["blocks"].nunique().idxmax() if len(rows) else 0
-    time_s = rows[rows["total_bytes"] == size].groupby(kernel)["transfer_s"].median()
-    own = pd.MultiIndex.from_frame(swept[kernel])
-    library = pd.MultiIndex.from_frame(_library(swept, suite, node)[kernel])
-    lacking = sorted(set(own).union(library) - set(time_s.index))
-    if lacking:
-        (transport, blocks), path = lacking[0], table_path(node, "isolated", folder)
-        raise C3Error(f"{path}: has no transfer alone by {blocks} thread blocks of {TRANSPORTS[transport]}")
-    return found.fillna(swept["collective_alone_s"] * (time_s.loc[own].to_numpy() / time_s.loc[library].to_numpy()))
-
-
-def _library(swept: pd.DataFrame, suite: pd.DataFrame, node: str) -> pd.DataFrame:
-    """Transport and blocks by which the library ran each row's scenario: those of ``c3_base``, or its default."""
-    ran = suite[suite["strategy"] == "c3_base"].set_index("scenario")[["transport", "blocks"]]
-    found = swept[["scenario"]].join(ran, on="scenario")
-    default = swept["collective"].map({kind: library.default_cus for kind, library in load_node(node).library.items()})
-    return found.assign(
-        transport=found["transport"].fillna(swept["transport"]), blocks=found["blocks"].fillna(default).astype(int)
-    )
+    time_s = rows[rows["total_bytes"] == size].groupby(["collective", "transport", "blocks"])["transfer_s"].median()
+    own = pd.MultiIndex.from_frame(swept[["collective", "transport", "blocks"]])
+    of_gather = own.set_levels(["all-gather"] * len(own.levels[0]), level=0, verify_integrity=False)
+    alone_s = time_s.reindex(own).fillna(time_s.reindex(of_gather).set_axis(own))
+    for row in swept[alone_s.isna().to_numpy()].head(1).itertuples():
+        path = table_path(node, "isolated", folder)
+        raise C3Error(f"{path}: has no transfer alone by {row.blocks} thread blocks of {TRANSPORTS[row.transport]}")
+    return found.fillna(swept["total_bytes"] / size * alone_s.to_numpy())
 
 
 def predict_rows(rows: pd.DataFrame, node: Node) -> NDArray:
@@ -125,32 +121,42 @@ def predict_rows(rows: pd.DataFrame, node: Node) -> NDArray:
     sms_granted`` (how), and ``gemm_alone_s, own_alone_s``, to which the model's isolated curves are scaled.
     """
     found = np.full(len(rows), np.nan)
-    for (transport, first), place, gemm, collective, blocks in _batches(rows, node):
+    for (transport, first), there, place, gemm, collective, blocks in _batches(rows, node):
         how = Strategy(f"{transport}, {first} first", transport, first, "sweep", "as measured")
         part = rows.iloc[place]
         alone = (part["gemm_alone_s"].to_numpy(), part["own_alone_s"].to_numpy())
-        scaled = kernels.stretched(gemm, collective, node, *alone, transport, blocks)
-        found[place] = predict(*scaled, node, how, cus=part["sms_granted"].to_numpy(), blocks=blocks).time_s
+        scaled = stretched(gemm, collective, there, *alone, transport, blocks)
+        found[place] = predict(*scaled, there, how, cus=part["sms_granted"].to_numpy(), blocks=blocks).time_s
     return found
 
 
 def isolated_rows(rows: pd.DataFrame, node: Node) -> pd.DataFrame:
     """The rows with ``gemm_alone_s`` and ``own_alone_s`` as the model has them from the node's constants."""
     gemm_s, own_s = np.full((2, len(rows)), np.nan)
-    for (transport, _), place, gemm, collective, blocks in _batches(rows, node):
-        gemm_s[place] = kernels.gemm_time_s(gemm, node.gpu.cus, node)
-        own_s[place] = kernels.own_time_s(collective, node, transport, blocks)
+    for (transport, _), there, place, gemm, collective, blocks in _batches(rows, node):
+        gemm_s[place] = kernels.gemm_time_s(gemm, there.gpu.cus, there)
+        own_s[place] = kernels.own_time_s(collective, there, transport, blocks)
     return rows.assign(gemm_alone_s=gemm_s, own_alone_s=own_s)
 
 
 def _batches(rows: pd.DataFrame, node: Node) -> Iterator[tuple]:
-    """Rows that the model can take at once: ``((transport, first), places, gemm, collective, blocks)``."""
+    """Rows that the model can take at once: ``((transport, first), node, places, gemm, collective, blocks)``.
+
+    Kernels that are launched block by block (:data:`UNCLUSTERED`) run on a node whose library does so too.
+    """
     orders = {"gemm": "gemm", "transfer": "collective"}
     engine = rows["transport"].isin(ENGINE_DRIVEN) & (rows["blocks"] == 0)
     for row in rows[~engine & (rows["blocks"] < 1)].head(1).itertuples():
         raise C3Error(f"judge: {row.scenario} under {row.strategy} by {row.transport} needs the blocks that ran, not 0")
-    keys = pd.DataFrame({"transport": np.where(engine, "dma", "cu"), "first": rows["first"].map(orders)})
-    for (transport, first), place in keys.reset_index(drop=True).groupby(["transport", "first"]).indices.items():
+    singly = functools.reduce(lambda there, kind: there.with_constant(f"{kind}.cluster_cus", 1), COLLECTIVES, node)
+    keys = pd.DataFrame(
+        {
+            "transport": np.where(engine, "dma", "cu"),
+            "first": rows["first"].map(orders),
+            "singly": rows["transport"].isin(UNCLUSTERED),
+        }
+    )
+    for (transport, first, alone), place in keys.reset_index(drop=True).groupby([*keys]).indices.items():
         part = rows.iloc[place]
         scenarios = [
             Scenario(
@@ -159,7 +165,7 @@ def _batches(rows: pd.DataFrame, node: Node) -> Iterator[tuple]:
             for row in part.itertuples()
         ]
         blocks = part["blocks"].to_numpy() if transport == "cu" else None
-        yield (transport, first), place, *kernels.batch(scenarios, node), blocks
+        yield (transport, first), singly if alone else node, place, *kernels.batch(scenarios, node), blocks
 
 
 def judge(node: str, suite: str, folder: Path = FOLDER) -> pd.DataFrame:

@@ -48,6 +48,9 @@ TRANSPORTS = {
 ENGINE_DRIVEN = ("copy_engine", "bare_copy", "nccl_zero_cta")
 """Transports that take no SM while bytes move, as long as no blocks ran."""
 
+UNCLUSTERED = ("sm_kernel", "nccl_unclustered")
+"""Transports whose thread blocks are launched one by one, also where the library's start in clusters."""
+
 
 def table_path(node: str, experiment: str, folder: Path = FOLDER) -> Path:
     """Where a table lies."""

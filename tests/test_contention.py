@@ -17,6 +17,7 @@ from c3lib.model import contention, fluid, kernels
 from c3lib.model.contention import predict
 from c3lib.model.kernels import CollectiveBatch, GemmBatch, batch
 from c3lib.model.shared_gpu import COLLECTIVE, HEAD, MECHANISMS, TAIL, Mechanisms
+from c3lib.model.stretch import stretched
 from c3lib.strategy import STRATEGIES, strategy
 from c3lib.suites import load_suite
 from c3lib.workload import Collective, Gemm, Scenario
@@ -372,7 +373,7 @@ def test_given_isolated_times_bound_the_concurrent_one(node, name, transport):
     rng = np.random.default_rng(0)
     alone_s, own_s = 10 ** rng.uniform(-5, -2, (2, MANY))
     own_s = np.where(collective.sent_bytes > 0, own_s, 0.0)
-    pair = kernels.stretched(gemm, collective, node, alone_s, own_s, transport)
+    pair = stretched(gemm, collective, node, alone_s, own_s, transport)
     nothing_shared = predict(*pair, node, strategy(name), on=only("link", "launch"))
     assert nothing_shared.time_s == pytest.approx(np.maximum(alone_s, own_s), rel=1e-9)
     assert nothing_shared.gemm_alone_s == pytest.approx(alone_s, rel=1e-12)

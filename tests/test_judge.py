@@ -100,12 +100,14 @@ def test_every_configuration_of_the_sweep_is_a_case(tmp_path):
 
 
 def test_isolated_times_of_blocks_that_the_suite_did_not_run_follow_the_isolated_table(tmp_path):
-    """There 2 blocks take twice as long as 4, 8 or 32."""
+    """There 128 MiB take 1 / 2 s by 2 blocks and 1 / 4 s by 4 and more: so many seconds for each byte."""
     judged(tmp_path, sweep=serial)
     found = cases(NODE.name, SUITE, tmp_path)
-    swept = found[(found["table"] == "sweep") & (found["strategy"] == "c3_rp")]
-    library = swept["collective_alone_s"]
-    assert swept["own_alone_s"].to_numpy() == pytest.approx((library * np.where(swept["blocks"] == 2, 2, 1)).to_numpy())
+    known = found[found["table"] == "suite"].set_index(["scenario", "blocks"]).index
+    swept = found[(found["table"] == "sweep") & ~found.set_index(["scenario", "blocks"]).index.isin(known)]
+    expected = swept["total_bytes"] / 2**27 / np.minimum(swept["blocks"], 4)
+    assert swept["own_alone_s"].to_numpy() == pytest.approx(expected.to_numpy())
+    assert {2, 4} <= set(swept["blocks"])
 
 
 def test_a_sweep_of_another_suite_is_left_out(tmp_path):
@@ -184,17 +186,28 @@ def test_a_sweep_of_the_librarys_blocks_follows_the_library_alone(tmp_path, slow
     found = cases(NVLINK.name, NVLINK_SUITE, tmp_path)
     swept = found[(found["table"] == "sweep") & ~found["blocks"].isin(nvlink_rows(repeats=1)["blocks"])]
     assert 2 in set(swept["blocks"])
-    expected = swept["collective_alone_s"] * np.where(swept["blocks"] == 2, slower, 1)
+    expected = swept["total_bytes"] / 2**27 * np.where(swept["blocks"] == 2, slower, 1)
     assert swept["own_alone_s"].to_numpy() == pytest.approx(expected.to_numpy())
 
 
-def test_the_sweep_is_relative_to_the_blocks_that_the_library_took(tmp_path):
-    """Where ``c3_base`` ran on 2 blocks, 4 take half as long, whatever the node's file says is the default."""
-    rows = nvlink_rows(blocks=lambda rows: np.where(rows["transport"] == "copy_engine", 0, 2))
-    nvlink_sweep(rows, tmp_path, 2)
+def test_each_collective_follows_its_own_where_that_was_measured(tmp_path):
+    nvlink_sweep(nvlink_rows(), tmp_path, 2)
+    table, _ = read_measured(NVLINK.name, "isolated", tmp_path)
+    other = table[table["transport"] == "nccl"].assign(collective="all-to-all", transfer_s=5.0)
+    write(tmp_path, pd.concat([table, other]), "isolated", NVLINK.name)
     found = cases(NVLINK.name, NVLINK_SUITE, tmp_path)
-    swept = found[(found["table"] == "sweep") & (found["blocks"] == 4)]
-    assert swept["own_alone_s"].to_numpy() == pytest.approx(swept["collective_alone_s"].to_numpy() / 2)
+    swept = found[(found["table"] == "sweep") & (found["blocks"] == 2)]
+    expected = swept["total_bytes"] / 2**27 * np.where(swept["collective"] == "all-to-all", 5, 2)
+    assert swept["own_alone_s"].to_numpy() == pytest.approx(expected.to_numpy())
+
+
+@pytest.mark.parametrize("transport", ["nccl_unclustered", "sm_kernel"])
+def test_kernels_that_are_launched_singly_find_the_room_that_was_left_them(transport):
+    rows = nvlink_rows(repeats=1)
+    rows = rows[(rows["strategy"] == "c3_rp") & (rows["bound"] == "compute")].assign(blocks=16, sms_granted=16)
+    clustered = predict_rows(rows, NVLINK)
+    assert clustered == pytest.approx(predict_rows(rows.assign(transport="nccl_registered"), NVLINK), rel=1e-12)
+    assert (predict_rows(rows.assign(transport=transport), NVLINK) < 0.95 * clustered).all()
 
 
 def test_an_unknown_transport_is_refused(tmp_path):

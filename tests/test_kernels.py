@@ -8,6 +8,7 @@ from model_cases import H200, MI300X, NODES, cases, gemms, node_list
 
 from c3lib.model import kernels
 from c3lib.model.kernels import CollectiveBatch, batch, gemm_batch
+from c3lib.model.stretch import stretched
 from c3lib.workload import Collective, Gemm, Scenario
 
 SQUARE = 8192
@@ -218,7 +219,7 @@ def test_stretched_curves_go_through_the_given_times(case, gemm_factor, own_fact
     blocks = np.full(len(scenarios), 3.0)
     alone_s = gemm_factor * kernels.gemm_time_s(gemm, node.gpu.cus, node)
     own_s = own_factor * kernels.own_time_s(collective, node, transport, blocks)
-    slow, far = kernels.stretched(gemm, collective, node, alone_s, own_s, transport, blocks)
+    slow, far = stretched(gemm, collective, node, alone_s, own_s, transport, blocks)
     assert kernels.gemm_time_s(slow, node.gpu.cus, node) == pytest.approx(alone_s, rel=1e-12)
     assert kernels.own_time_s(far, node, transport, blocks) == pytest.approx(own_s, rel=1e-12)
     half = node.gpu.cus / 2
@@ -230,7 +231,7 @@ def test_stretched_curves_go_through_the_given_times(case, gemm_factor, own_fact
 def test_what_is_not_stretched_has_factors_of_one():
     gemm, collective = batch([Scenario("x", Gemm(8, 8, 8), Collective("all-gather", 0, 8))], MI300X)
     assert gemm.stretch.tolist() == collective.stretch.tolist() == [1]
-    again, empty = kernels.stretched(gemm, collective, MI300X, np.array([1.0]), np.array([0.0]), "dma")
+    again, empty = stretched(gemm, collective, MI300X, np.array([1.0]), np.array([0.0]), "dma")
     assert kernels.gemm_time_s(again, 304, MI300X) == pytest.approx(1)
     assert kernels.dma_collective_time_s(empty, MI300X).tolist() == [0]
 

@@ -11,8 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from c3lib.derive.alone import LINEAR
 from c3lib.derive.reading import OWN_KERNEL, Reading, Tables
-from c3lib.model.kernels import BYTES_PER_LINK_BYTE
+from c3lib.model import kernels, resident
+from c3lib.model.kernels import BYTES_PER_LINK_BYTE, GemmBatch
+from c3lib.workload import Collective, Gemm, Scenario
 
 LEAST_TRAFFIC = 0.05
 """Share of memory bandwidth below which a transfer's traffic moves a GEMM no more than the spread does."""
@@ -28,6 +31,7 @@ def from_order(tables: Tables) -> Iterator[Reading]:
     transport = tables.library if (pairs["transport"] == tables.library).any() else OWN_KERNEL
     kernel = pairs[pairs["transport"] == transport]
     yield from _queueing(tables, pairs[(pairs["transport"] == "copy_engine") & (pairs["bound"] == "compute")])
+    yield from _copy_queueing(tables, kernel[(kernel["first"] == "transfer") & (kernel["bound"] == "memory")])
     if tables.node.gpu.resident_gemm:
         yield from _waiting(tables, kernel[(kernel["first"] == "gemm") & (kernel["bound"] == "compute")])
     yield from _flood(tables, kernel[kernel["first"] == "transfer"])
@@ -49,6 +53,20 @@ def _queueing(tables: Tables, pairs: pd.DataFrame) -> Iterator[Reading]:
         text += f"{traffic.median():.0%} of memory bandwidth"
         value = max(0.0, float(((slower - 1) / traffic).median()))
         yield Reading("interference.memory_queueing", _round(value), _says(tables, text))
+
+
+def _copy_queueing(tables: Tables, pairs: pd.DataFrame) -> Iterator[Reading]:
+    """Copying blocks at rate 1 / (1 + coefficient * traffic) beside a memory-bound GEMM, where links are no limit."""
+    pairs = pairs[pairs["transfer_alone_s"] * LINEAR >= pairs["transfer_alone_s"].min()]
+    if pairs.empty:
+        return
+    traffic = _gemms(tables, pairs).beyond_l2_bytes / pairs["gemm_s"] / (tables.node.gpu.hbm_gbs * 1e9)
+    kept = 1 - (pairs["transfer_s"] - pairs["transfer_alone_s"]) / np.minimum(pairs["transfer_s"], pairs["gemm_s"])
+    value = max(0.0, float(((1 / kept - 1) / traffic).median()))
+    told = ", ".join(f"{share:.2f} by {blocks}" for blocks, share in kept.groupby(pairs["blocks"]).median().items())
+    text = f"launched before a memory-bound GEMM, blocks keep a share of their rate of {told}, "
+    text += f"beside traffic of {traffic.median():.0%} of memory"
+    yield Reading("interference.copy_queueing", _round(value, 2), _says(tables, text))
 
 
 def _waiting(tables: Tables, pairs: pd.DataFrame) -> Iterator[Reading]:
@@ -79,14 +97,23 @@ def _flood(tables: Tables, pairs: pd.DataFrame) -> Iterator[Reading]:
     """A GEMM at rate (flood_cus / blocks)^2 beside blocks that copy: 0 where no number of them has that effect."""
     if pairs.empty:
         return
-    cus, blocks = tables.node.gpu.cus, pairs["blocks"].to_numpy(float)
-    left = np.where(pairs["bound"] == "compute", (cus - blocks) / cus, 1.0)  # what the SMs they hold cost it
+    blocks, gemm, node = pairs["blocks"].to_numpy(float), _gemms(tables, pairs), tables.node
+    # What the SMs that they hold cost it, of the resource that bounds it.
+    whole, crowded = (resident.crowded_times_s(gemm, node.gpu.cus - held, node, 0) for held in (0 * blocks, blocks))
+    left = np.where(pairs["bound"] == "compute", whole[0] / crowded[0], whole[1] / crowded[1])
     kept = (kept_share(pairs) / left).to_numpy()
     told = ", ".join(f"{kept[blocks == count].mean():.2f} beside {count:g}" for count in np.unique(blocks))
-    flooded = (kept >= FLOODED[0]) & (kept <= FLOODED[1])
+    # A memory-bound GEMM loses bandwidth too: it is a flood only where every GEMM loses as much.
+    least = pd.Series(kept).groupby(blocks).transform("max").to_numpy()
+    flooded = (kept >= FLOODED[0]) & (least <= FLOODED[1])
     value = float(np.median(blocks[flooded] * np.sqrt(kept[flooded]))) if flooded.any() else 0.0
     text = f"share of its rate that a GEMM keeps beside copying blocks, {told}"
     yield Reading("interference.flood_cus", _round(value, 2), _says(tables, text))
+
+
+def _gemms(tables: Tables, pairs: pd.DataFrame) -> GemmBatch:
+    nothing = Collective("all-gather", 0, tables.node.ranks)
+    return kernels.batch([Scenario("", Gemm.parse(name), nothing) for name in pairs["gemm"]], tables.node)[0]
 
 
 def _says(tables: Tables, text: str) -> str:

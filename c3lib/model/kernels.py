@@ -6,7 +6,7 @@ constants and the tile table below, never from a concurrent measurement.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Sequence
 
 import numpy as np
@@ -34,13 +34,14 @@ BYTES_PER_LINK_BYTE = 2.0
 class GemmBatch:
     """GEMMs on one node: arrays ``(batch,)``; two hold a row for each tile of :data:`TILES`.
 
-    ``stretch``: factor on every isolated time; 1 unless :func:`stretched` set it.
+    ``stretch``: factor on every isolated time; 1 unless :func:`c3lib.model.stretch.stretched` set it.
     """
 
     nbytes: NDArray  # compulsory memory traffic
     memory_bound: NDArray  # bool, as Gemm.bound: operational intensity below the GPU's ridge
     workgroups: NDArray  # of the kernel that the library runs on all CUs
     waves: NDArray  # rounds in which all CUs run them
+    tile_time_s: NDArray  # one of these workgroups on one CU
     beyond_l2_bytes: NDArray  # see gemm_batch
     die_tiles: NDArray  # (tiles, batch): workgroups of the fullest die
     wave_time_s: NDArray  # (tiles, batch): one tile on one CU while all CUs are busy
@@ -54,7 +55,7 @@ class GemmBatch:
 class CollectiveBatch:
     """Collectives as arrays of shape ``(scenarios,)``; ``kind`` indexes :data:`c3lib.hardware.COLLECTIVES`.
 
-    ``stretch``: factor on every isolated time; 1 unless :func:`stretched` set it.
+    ``stretch``: factor on every isolated time; 1 unless :func:`c3lib.model.stretch.stretched` set it.
     """
 
     kind: NDArray
@@ -96,6 +97,7 @@ def gemm_batch(m: ArrayLike, n: ArrayLike, k: ArrayLike, element_bytes: ArrayLik
         memory_bound=2 * m * n * k / nbytes < gpu.ridge,
         workgroups=pick(tiles),
         waves=pick(waves),
+        tile_time_s=pick(wave_time_s),
         beyond_l2_bytes=np.maximum(nbytes, reads / np.sqrt(gpu.cus / gpu.dies)),
         die_tiles=die_tiles,
         wave_time_s=wave_time_s,
@@ -127,11 +129,15 @@ def _tile_times_s(die_tiles: NDArray, wave_time_s: NDArray, cus: ArrayLike, node
     gpu = node.gpu
     # Workgroups are dealt to the dies in turn, so the fullest die sets the time; a part of a CU holds no workgroup.
     waves = np.ceil(die_tiles / np.maximum(1, np.floor(np.asarray(cus, float) / gpu.dies + 1e-9)))
-    times = waves * wave_time_s
+    return waves, waves_time_s(die_tiles, waves, wave_time_s, node)
+
+
+def waves_time_s(die_tiles: NDArray, waves: NDArray, wave_time_s: NDArray, node: Node) -> NDArray:
+    """Time of so many rounds; power-limited chips clock higher while fewer CUs work, on average over the rounds."""
+    gpu, times = node.gpu, waves * wave_time_s
     if gpu.clock_gain:
-        # Power-limited chips clock higher while fewer CUs work; the share that works is the average over the waves.
         times /= 1 + gpu.clock_gain * (1 - np.minimum(die_tiles * gpu.dies / (waves * gpu.cus), 1))
-    return waves, times
+    return times
 
 
 def compute_time_s(gemm: GemmBatch, cus: ArrayLike, node: Node) -> NDArray:
@@ -233,30 +239,3 @@ def own_time_s(collective: CollectiveBatch, node: Node, transport: str, blocks: 
     if transport == "dma":
         return dma_collective_time_s(collective, node)
     return library_time_s(collective, node) if blocks is None else cu_collective_time_s(collective, blocks, node)
-
-
-def stretched(
-    gemm: GemmBatch,
-    collective: CollectiveBatch,
-    node: Node,
-    gemm_alone_s: NDArray,
-    own_alone_s: NDArray,
-    transport: str,
-    blocks: ArrayLike | None = None,
-) -> tuple[GemmBatch, CollectiveBatch]:
-    """The batches with their isolated curves scaled, so that both kernels alone take the given times.
-
-    One factor for a whole curve (launch, compute and memory; latency and bytes), so that its shape over CUs and size
-    stays the model's. A prediction from these batches is told the isolated times and judged on contention alone.
-
-    Args:
-        gemm_alone_s: time of the GEMM alone on all CUs, ``(batch,)``.
-        own_alone_s: time of the collective alone by ``transport``, see :func:`own_time_s`, ``(batch,)``.
-    """
-    gemm_s, own_s = gemm_time_s(gemm, node.gpu.cus, node), own_time_s(collective, node, transport, blocks)
-    moves = own_s > 0  # nothing to send takes no time, however stretched
-    factor = np.divide(np.broadcast_to(own_alone_s, own_s.shape), own_s, out=np.ones_like(own_s), where=moves)
-    return (
-        replace(gemm, stretch=gemm.stretch * gemm_alone_s / gemm_s),
-        replace(collective, stretch=collective.stretch * factor),
-    )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from c3lib.hardware import Node
-from c3lib.model import kernels, sharing
+from c3lib.model import kernels, resident, sharing
 from c3lib.model.kernels import CollectiveBatch, GemmBatch
 from c3lib.strategy import Strategy
 
@@ -80,10 +80,10 @@ class SharedGpu:
         # The library launches ``default`` workgroups; a partition wider than that leaves CUs idle.
         wanted = np.where(partitioned, np.minimum(cus, default), default) if by_cu else np.zeros_like(default)
         # While the GEMM still dispatches, a collective launched second has what arbitration, or a GEMM too small to
-        # fill the GPU, leaves it. A partition is its own.
-        idle = np.where(gemm.memory_bound, gpu.idle_cus, 0)
-        spare = np.clip(np.maximum(gpu.cus - gemm.workgroups, idle), 0, wanted)
-        waits = np.asarray(on.dispatch) & ~partitioned & (by_cu and strategy.first == "gemm")
+        # fill the GPU, leaves it. A partition is its own, if it starts there at all.
+        scattered = resident.clustered(collective, node)
+        spare = np.where(partitioned, 0, np.clip(resident.room_cus(gemm, collective, node), 0, wanted))
+        waits = np.asarray(on.dispatch) & (~partitioned | scattered) & (by_cu and strategy.first == "gemm")
         early = np.where(waits, np.maximum(interference.dispatch_share * wanted, spare), wanted)
         # With the CU mechanism off, each kernel runs as if the other took nothing from it.
         keep = np.asarray(on.cu)
@@ -102,7 +102,12 @@ class SharedGpu:
             latency = np.where(on.launch, kernels.dma_latency_s(collective, node), latency)
         self.link_rate = kernels.transfers_per_s(link, collective)
         self._cu_driven = by_cu
-        self._queueing = interference.memory_queueing * np.asarray(on.queueing, float)
+        # A GEMM loads ahead of need, a copy has nothing but to wait; DMA engines do not wait at all.
+        copy_queueing = interference.copy_queueing or interference.memory_queueing
+        self._queueing = tuple(
+            coefficient * np.asarray(on.queueing, float)
+            for coefficient in (interference.memory_queueing, copy_queueing * by_cu)
+        )
         self._flood_cus = np.where(on.queueing, interference.flood_cus, 0.0)
         self._share_hbm = np.asarray(on.hbm)
         # Served by the last-level cache until a CU-driven copy streams through it.
@@ -118,6 +123,8 @@ class SharedGpu:
         taken = np.where(partitioned, cus, wanted)
         taken_early = np.where(partitioned, cus, early)
         after = np.where(partitioned, cus, 0.0)  # a partition is not given back when the collective ends
+        # Launched behind a collective that holds CUs, a resident kernel is cut for all, unless a partition is told.
+        self._crowded = ~partitioned & bool(gpu.resident_gemm and by_cu and strategy.first == "collective")
         left = lambda count: np.where(keep, gpu.cus - count, gpu.cus)  # noqa: E731
         self.late = self._phase(left(taken), own, evicted)
         self.early = self._phase(left(taken_early), own_early, evicted) if np.any(waits) else self.late
@@ -133,6 +140,10 @@ class SharedGpu:
                 kernels.compute_time_s(self._gemm, gemm_cus, node),
                 kernels.memory_time_s(self._gemm, gemm_cus, node, evicted),
             )
+            if np.any(self._crowded):
+                crowded = resident.crowded_times_s(self._gemm, gemm_cus, node, evicted)
+                compute, memory = (np.where(self._crowded, *pair) for pair in zip(crowded, limits, strict=True))
+                limits = (compute, memory)
             by_units[0] = 1 / np.maximum(*limits)
         if collective_cus is not None:
             by_units[1] = self.link_rate
@@ -150,10 +161,9 @@ class SharedGpu:
                 copying = np.minimum(collective_cus, self.wanted_cus)
                 by_units[0] = by_units[0] * sharing.flood_share(copying, self._flood_cus)
                 rate = np.stack(by_units)
-            sensitive = (True, self._cu_driven)
             by_path = np.stack([np.full_like(nothing, np.inf), self.link_rate])
             traffic = np.stack([self._gemm.beyond_l2_bytes, sent])
-            rate = sharing.queued_rates(rate, by_path, traffic, sensitive, capacity, self._queueing)
+            rate = sharing.queued_rates(rate, by_path, traffic, self._queueing, capacity)
             nbytes = np.stack([self._gemm.nbytes + evicted, sent])
             demand = rate * nbytes
             granted = sharing.waterfill(demand, capacity)

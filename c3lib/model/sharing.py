@@ -46,29 +46,27 @@ def queued_rates(
     by_units: NDArray,
     by_path: NDArray,
     traffic: NDArray,
-    sensitive: Sequence[bool],
+    coefficients: Sequence[ArrayLike],
     capacity: float,
-    coefficient: ArrayLike,
 ) -> NDArray:
     """Rates of tasks that slow one another through memory latency, shape ``(tasks, ...)``.
 
     A kernel on CUs keeps a bounded number of loads in flight, so what its CUs can do falls in proportion to latency,
     and latency grows with the traffic of the others (first order)::
 
-        rate_i = min(by_path_i, by_units_i / (1 + coefficient * sum_{j != i} rate_j * traffic_j / capacity))
+        rate_i = min(by_path_i, by_units_i / (1 + coefficient_i * sum_{j != i} rate_j * traffic_j / capacity))
 
     Args:
         by_units: rate that a task's CUs or engine sustain with an idle memory system.
         by_path: rate that links allow; inf where there is none.
         traffic: memory traffic of the whole task, bytes.
-        sensitive: whether a task waits for its loads (CU kernels do, DMA engines do not), ``(tasks,)``.
+        coefficients: how much each task waits for its loads (DMA engines: 0), numbers or arrays of the shape ``...``.
         capacity: memory bandwidth, B/s.
-        coefficient: the node's ``interference.memory_queueing``, a number or an array of the shape ``...``.
 
     The rates are the fixed point, found by iteration (each pass shrinks the error several times).
     """
     rate = np.minimum(by_units, by_path)
-    load_factor = np.stack(np.broadcast_arrays(*(np.asarray(coefficient) * waits / capacity for waits in sensitive)))
+    load_factor = np.stack(np.broadcast_arrays(*(np.asarray(waits) / capacity for waits in coefficients)))
     load_factor = load_factor.reshape(load_factor.shape + (1,) * (rate.ndim - load_factor.ndim))
     # Each scenario stops at its own pass: its result must not depend on what else is in the batch.
     done = np.zeros(np.broadcast_shapes(rate.shape, load_factor.shape)[1:], bool)
