@@ -105,6 +105,30 @@ def links(jitter=0.001):
     return schemas()["links"].validate(pd.DataFrame(rows))
 
 
+ROOM = {
+    ("nccl", "gemm"): 0.0,
+    ("nccl", "transfer"): 0.6,
+    ("nccl_unclustered", "gemm"): 0.55,
+    ("nccl_unclustered", "transfer"): 0.6,
+}
+"""Fraction of ideal with an SM left free for each block, by what is first."""
+
+
+def order(jitter=0.01):
+    """NCCL behind a GEMM on fewer SMs finds room only singly; copy engines reach 0.9 with nothing left free."""
+    rows = []
+    for gemm in made.GEMMS:
+        for repetition in range(made.REPEATS):
+            more = {"repetition": repetition, "jitter": jitter}
+            for first in ("gemm", "transfer"):
+                rows += made.pair("order", gemm, made.setting(first=first), NBYTES, reached=0.9, **more)
+            for (transport, first), reached in ROOM.items():
+                for blocks in (4, 16):
+                    how = made.setting(blocks=blocks, withheld=blocks, first=first, transport=transport)
+                    rows += made.pair("order", gemm, how, NBYTES, reached=reached, **more)
+    return schemas()["order"].validate(pd.DataFrame(rows).assign(node=NODE))
+
+
 RATES = {"bare_copy": 800.0, "copy_engine": 796.0, "sm_kernel": 700.0, "nccl": 600.0}
 """GB/s at the largest size; each waits 10 us before, bare copies 2 us."""
 

@@ -11,6 +11,7 @@ import pytest
 from c3lib.book import run
 from c3lib.errors import C3Error
 from c3lib.figures import (
+    clusters,
     link_use,
     measured_c3,
     measured_gain,
@@ -25,7 +26,7 @@ from c3lib.files import ROOT
 from c3lib.hardware import load_node
 from c3lib.workload import Gemm
 
-TABLES = {name: getattr(made, name)() for name in ("transports", "links", "isolated", "suite")}
+TABLES = {name: getattr(made, name)() for name in ("transports", "links", "isolated", "order", "suite")}
 TOLD = made.predicted(TABLES["suite"])
 
 # name: (table, figure, findings)
@@ -34,6 +35,7 @@ FIGURES = {
     "all_to_all": ("transports", lambda rows: who_overlaps.who(rows, "all-to-all"), []),
     "one_local_copy": ("transports", one_local_copy.one_local_copy, [one_local_copy.finding]),
     "wire_bytes": ("links", wire_bytes.wire_bytes, [wire_bytes.finding]),
+    "clusters": ("order", clusters.clusters, [clusters.finding]),
     "link_use": ("isolated", link_use.by_size, [link_use.finding]),
     "memory_limit": ("suite", memory_limit.memory_limit, [memory_limit.finding]),
     "ladder": (
@@ -138,6 +140,25 @@ def test_the_wire_finding_tells_families_apart_and_claims_no_cause():
     assert "Copies by engine only 1.09 alone, 1.19 beside a GEMM" in text
     assert "our SM kernel 1.20 to 1.40 alone" in text
     assert "is not established" in text
+
+
+# --- clusters ---
+
+
+def test_blocks_that_find_room_only_singly_are_counted():
+    text = clusters.finding(made.order(0))
+    assert "In **4 of 4** cases NCCL finds the free SMs only if its blocks start singly" in text
+    assert "NCCL, no clusters: blocks → fraction 4 → 0.55, 16 → 0.55; finds room in 2 of 2" in text
+    assert "(copy engine, nothing left free: 0.90)" in text
+    rows = made.order(0)
+    same = rows["transport"].mask(rows["transport"] == "nccl_unclustered", "nccl")
+    assert "only if its blocks start singly" not in clusters.finding(rows.assign(transport=same))
+
+
+def test_where_no_sms_were_left_free_there_is_nothing_to_show():
+    rows = made.order()
+    with pytest.raises(C3Error, match="beside a GEMM that leaves SMs free"):
+        clusters.clusters(rows[(rows["sms_asked"] == 0) | (rows["transport"] == "none")])
 
 
 # --- link use ---
@@ -272,6 +293,15 @@ def test_the_ladder_names_what_moved_the_bytes():
     assert list(own.unique()) == ["SM kernel, 32 blocks", "SM kernel, 4 blocks", "copy engine"]
 
 
+def test_variants_of_a_library_that_a_sweep_chose_from_share_its_name():
+    rows = made.suite()
+    swept = (rows["strategy"] == "c3_rp") & (rows["bound"] == "memory")
+    table = measured_c3.rungs(rows.assign(transport=rows["transport"].mask(swept, "nccl_unclustered")))
+    assert table.set_index("strategy").loc["c3_rp", "setting"] == "NCCL, 4 blocks"
+    table = measured_c3.rungs(rows.assign(transport=rows["transport"].replace("nccl", "nccl_unclustered")))
+    assert table.set_index("strategy").loc["c3_rp", "setting"] == "NCCL, no clusters, 4 blocks"
+
+
 def test_a_library_is_one_line_whatever_blocks_it_takes_for_a_size():
     rows = measured_tables.break_even()
     kernel = (rows["blocks"] == 32) & (rows["transport"] == "sm_kernel")
@@ -299,7 +329,7 @@ def test_on_a_node_that_was_not_measured_a_notebook_says_so(name, said, tmp_path
 
 
 @pytest.mark.notebooks
-@pytest.mark.parametrize(("name", "figures"), [("30_nvlink_c3", 6), ("31_who_overlaps_with_what", 4)])
+@pytest.mark.parametrize(("name", "figures"), [("30_nvlink_c3", 6), ("31_who_overlaps_with_what", 5)])
 def test_a_notebook_shows_what_was_measured(name, figures, tmp_path):
     result = run(ROOT / "notebooks" / f"{name}.ipynb", tmp_path / "out", tmp_path / "build")
     assert sum(file.suffix == ".svg" for file in result.published) == figures

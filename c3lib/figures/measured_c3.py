@@ -43,7 +43,10 @@ def rungs(rows: pd.DataFrame, by: tuple[str, ...] = ("strategy",)) -> pd.DataFra
 
 
 def _setting(rows: pd.DataFrame) -> str:
-    name = " or ".join(dict.fromkeys(rows["transport"].map(TRANSPORTS)))
+    names = rows["transport"].map(TRANSPORTS)
+    if names.nunique() > 1:  # variants of a library, of which a sweep may choose another for each scenario
+        names = names.str.split(", ").str[0]
+    name = " or ".join(names.unique())
     blocks = count_range(rows["blocks"])
     return name if blocks == "0" else f"{name}, {blocks} block{'' if blocks == '1' else 's'}"
 
