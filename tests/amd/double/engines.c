@@ -94,11 +94,13 @@ static void enqueue(struct engine *engine, struct copy *copy) {
   pthread_mutex_unlock(&engine->lock);
 }
 
-/* Which queue takes a copy that was asked of an engine. The call succeeds in all three cases. */
-static struct engine *taker(struct engine *asked, const struct agent *dst, const struct agent *src) {
+/* Which queue takes a copy that was asked of an engine; kernels take those within a GPU unless an engine is forced, and
+ * those that no engine can do. The call succeeds in all cases. */
+static struct engine *taker(struct engine *asked, const struct agent *dst, const struct agent *src, bool force) {
   struct agent *owner = asked->owner;
   const bool between_gpus = is_gpu(dst) && is_gpu(src) && dst != src;
-  if (!settings.sdma || (between_gpus && !settings.peer_sdma)) return &owner->engine[KERNEL];
+  if (!settings.sdma || (between_gpus && !settings.peer_sdma) || (dst == src && !force))
+    return &owner->engine[KERNEL];
   pthread_mutex_lock(&asked->lock);
   if (!asked->has_queue && !asked->lost) {
     if (owner->queues < settings.sdma_queues) {
@@ -118,7 +120,6 @@ EXPORT hsa_status_t hsa_amd_memory_async_copy_on_engine(void *dst, hsa_agent_t d
                                                         hsa_agent_t src_handle, size_t nbytes, uint32_t depends,
                                                         const hsa_signal_t *depend, hsa_signal_t done,
                                                         hsa_amd_sdma_engine_id_t bit, bool force) {
-  (void)force;
   REQUIRE_INIT;
   struct agent *dst_agent = agent_of(dst_handle), *src_agent = agent_of(src_handle);
   if (!dst || !src || (depends != 0) != (depend != NULL)) return HSA_STATUS_ERROR_INVALID_ARGUMENT;
@@ -127,7 +128,7 @@ EXPORT hsa_status_t hsa_amd_memory_async_copy_on_engine(void *dst, hsa_agent_t d
     if (!signal_of(depend[i])) return HSA_STATUS_ERROR_INVALID_ARGUMENT;
   if (!signal_of(done)) return HSA_STATUS_ERROR_INVALID_ARGUMENT;
   if (!nbytes) return HSA_STATUS_SUCCESS; /* and the signal is never touched */
-  if (!is_gpu(dst_agent) && !is_gpu(src_agent)) return HSA_STATUS_ERROR_INVALID_AGENT;
+  if (!is_gpu(dst_agent) && !is_gpu(src_agent)) return HSA_STATUS_ERROR;
   const int number = __builtin_ffs((int)bit) - 1;
   if (number < first_engine(dst_agent, src_agent) || number >= engine_count() || bit & (bit - 1u))
     return HSA_STATUS_ERROR_INVALID_ARGUMENT;
@@ -137,7 +138,7 @@ EXPORT hsa_status_t hsa_amd_memory_async_copy_on_engine(void *dst, hsa_agent_t d
   if (!copy) return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
   *copy = (struct copy){NULL, dst, src, nbytes, dst_agent, src_agent, signal_of(done), epoch, depends};
   for (uint32_t i = 0; i < depends; i++) copy->depend[i] = signal_of(depend[i]);
-  enqueue(taker(asked, dst_agent, src_agent), copy);
+  enqueue(taker(asked, dst_agent, src_agent, force), copy);
   return HSA_STATUS_SUCCESS;
 }
 

@@ -60,10 +60,11 @@ static struct block *block_for(struct pool *pool, size_t nbytes) {
 
 EXPORT hsa_status_t hsa_amd_memory_pool_allocate(hsa_amd_memory_pool_t handle, size_t nbytes, uint32_t flags,
                                                  void **address) {
+  (void)flags;
   REQUIRE_INIT;
   struct pool *pool = pool_of(handle);
   if (!pool) return INVALID_POOL;
-  if (!nbytes || !address || flags) return HSA_STATUS_ERROR_INVALID_ARGUMENT;
+  if (!nbytes || !address) return HSA_STATUS_ERROR_INVALID_ARGUMENT;
   if (!of_this_process() || fault_at_allocation(pool->owner)) return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
   if (nbytes > pool->nbytes) return HSA_STATUS_ERROR_INVALID_ALLOCATION;
   nbytes = (nbytes + PAGE - 1) / PAGE * PAGE;
@@ -133,6 +134,7 @@ EXPORT hsa_status_t hsa_amd_agents_allow_access(uint32_t count, const hsa_agent_
   }
   pthread_mutex_lock(&lock);
   struct buffer *buffer = buffer_with(address, 1);
+  if (buffer && buffer->start != address) buffer = NULL;
   if (buffer) {
     struct block *block = buffer->block;
     const bool shared = block->pool->owner->type == HSA_DEVICE_TYPE_GPU && block->nbytes == BLOCK_NBYTES &&
@@ -140,7 +142,7 @@ EXPORT hsa_status_t hsa_amd_agents_allow_access(uint32_t count, const hsa_agent_
     block->access = access | agent_bit(block->pool->owner) | (shared ? block->access : 0);
   }
   pthread_mutex_unlock(&lock);
-  return buffer ? HSA_STATUS_SUCCESS : HSA_STATUS_ERROR_INVALID_ALLOCATION;
+  return buffer ? HSA_STATUS_SUCCESS : HSA_STATUS_ERROR;
 }
 
 EXPORT hsa_status_t hsa_amd_agent_iterate_memory_pools(hsa_agent_t handle,
