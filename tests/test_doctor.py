@@ -36,7 +36,7 @@ def right(word):
     yield {"kind": "word", "word": word, "set": os.environ.get("C3_DOCTOR_TEST")}
     print("what a library prints")
     os.write(1, b"{not json")
-    yield {"kind": "end of it"}
+    yield {"kind": "end of it", "failure": "of an engine"}
 
 def hangs():
     yield {"kind": "before"}
@@ -91,7 +91,9 @@ def asked(name: str, *arguments: str, limit_s: float = 20, **more) -> Answer:
 
 def test_facts_arrive_whole_whatever_a_library_prints():
     answer = asked("right", "copy", environment={"C3_DOCTOR_TEST": "here"})
-    assert answer == Answer(({"kind": "word", "word": "copy", "set": "here"}, {"kind": "end of it"}))
+    assert answer == Answer(
+        ({"kind": "word", "word": "copy", "set": "here"}, {"kind": "end of it", "failure": "of an engine"})
+    )
 
 
 def test_a_probe_that_hangs_is_stopped_and_what_it_had_found_is_kept():
@@ -157,7 +159,11 @@ def test_a_process_that_cannot_be_ended_is_said_so():
 
 
 def test_what_a_probe_says_is_closed_by_its_end():
-    assert list(said(iter(["x", {"kind": "y"}]))) == [{"doing": "x"}, {"kind": "y"}, {"end": True}]
+    assert list(said(iter(["x", {"kind": "y", "failure": "z"}]))) == [
+        {"doing": "x"},
+        {"fact": {"kind": "y", "failure": "z"}},
+        {"end": True},
+    ]
 
     def wrong():
         raise C3Error("why")
@@ -212,6 +218,16 @@ def test_a_device_file_without_permission_is_named(tmp_path, monkeypatch, contro
     assert reason.startswith("no permission to open")
     assert name in reason
     assert ("render and video" in reason) == (control == "dev/kfd")
+
+
+def test_gpus_of_others_are_a_note_and_no_hindrance(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.os, "access", lambda path, mode: path.name != "renderD129")
+    found = tree(tmp_path, control="dev/kfd", closed=("dev/dri/renderD128", "dev/dri/renderD129"))
+    assert machine.blocked(found) == ""
+    assert [line.state for line in machine.lines(found)] == ["ok", "note"]
+    monkeypatch.setattr(machine.os, "access", lambda path, mode: not path.name.startswith("renderD"))
+    found = tree(tmp_path, control="dev/kfd")
+    assert "renderD128 and 1 more" in machine.blocked(found)
 
 
 def test_folders_that_cannot_be_read_are_no_error(tmp_path):
@@ -493,7 +509,7 @@ def test_without_a_driver_nothing_heavy_is_imported():
 
 def test_a_driver_that_answers_nothing_still_gives_a_page(monkeypatch):
     monkeypatch.setattr("c3lib.doctor.ask.ask", lambda *_, **__: Answer(failure="no answer within 1 s"))
-    there = Machine({"nvidia": 1, "amd": 0}, {"nvidia": True, "amd": False}, {"nvidia": (), "amd": ()})
+    there = Machine({"nvidia": 1}, {"nvidia": True}, {"nvidia": ()}, {"nvidia": False})
     content, text = doctor.diagnose(there, {})
     assert content["hardware"] is False
     assert "no answer within 1 s" in text

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 def diagnose(machine: Machine | None = None, environment: Mapping[str, str] | None = None) -> tuple[Any, str]:
     """The page about this machine: plain values for JSON, and text. Takes seconds with a GPU, else next to nothing."""
+    from c3lib.doctor import amd, nvidia, page
     from c3lib.doctor import environment as variables
     from c3lib.doctor import machine as system
-    from c3lib.doctor import nvidia, page
     from c3lib.doctor.ask import ask
     from c3lib.doctor.finding import Reading
     from c3lib.doctor.verdict import judge
@@ -30,8 +30,8 @@ def diagnose(machine: Machine | None = None, environment: Mapping[str, str] | No
     environment = os.environ if environment is None else environment
     vendor, blocked = machine.vendor, system.blocked(machine)
     reading = Reading(vendor)
-    if vendor == "nvidia" and not blocked:
-        reading = nvidia.examine(ask)
+    if not blocked:
+        reading = {"nvidia": nvidia, "amd": amd}[vendor].examine(ask)
     nodes, broken = _nodes()
     verdict = judge(reading, blocked, variables.refused(vendor, environment) if vendor else "", nodes)
     found = [*system.lines(machine), *(system.package_lines(vendor) if vendor else []), *reading.lines, *broken]

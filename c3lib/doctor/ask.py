@@ -20,6 +20,9 @@ from typing import IO
 from c3lib.doctor.finding import Answer
 from c3lib.files import ROOT
 
+PYTHON = (sys.executable,)
+"""How a Python is started that can load what this one can."""
+
 PATIENCE_S = 2.0
 """How long a process may take to be gone, once it is told to."""
 
@@ -31,7 +34,7 @@ def ask(probe: str, *arguments: str, limit_s: float, environment: Mapping[str, s
     with tempfile.TemporaryFile() as errors:
         try:
             child = subprocess.Popen(
-                [sys.executable, "-m", "c3lib.doctor.child", str(write), probe, *arguments],
+                [*PYTHON, "-m", "c3lib.doctor.child", str(write), probe, *arguments],
                 pass_fds=(write,),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # libraries of vendors print there what nobody asked for
@@ -88,14 +91,11 @@ def _answer(told: bytes, in_time: bool, gone: bool, status: int | None, limit_s:
     facts, doing, failure, ended = [], "", "", False
     for line in told.split(b"\n")[:-1]:  # what follows the last newline was cut off
         said = json.loads(line)
-        if "doing" in said:
-            doing = said["doing"]
-        elif "failure" in said:
-            failure = said["failure"]
-        elif "end" in said:
-            ended = True
-        else:
-            facts.append(said)
+        if "fact" in said:
+            facts.append(said["fact"])
+        doing = said.get("doing", doing)
+        failure = said.get("failure", "")
+        ended = "end" in said
     while_doing = f" while {doing}" if doing else ""
     if failure or ended:
         pass

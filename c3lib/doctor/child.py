@@ -19,7 +19,7 @@ def said(probe: Iterable[Any]) -> Iterator[dict[str, Any]]:
     """What a probe yields, then ``end`` or, whatever it raises, one sentence in ``failure``."""
     try:
         for word in probe:
-            yield {"doing": word} if isinstance(word, str) else dict(word)
+            yield {"doing" if isinstance(word, str) else "fact": word}
         yield {"end": True}
     except C3Error as error:
         yield {"failure": str(error)}

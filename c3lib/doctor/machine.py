@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -20,18 +21,21 @@ PACKAGES = {
 _PCI_VENDORS = {"0x10de": "nvidia", "0x1002": "amd"}
 _PCI_CLASSES = ("0x03", "0x12")  # display controllers and processing accelerators
 _CONTROL = {"nvidia": "dev/nvidiactl", "amd": "dev/kfd"}
+_FILES = {"nvidia": ("dev", r"nvidia\d+"), "amd": ("dev/dri", r"renderD\d+")}  # one for each GPU
 
 
 @dataclass(frozen=True)
 class Machine:
     """``on_bus``: GPUs that stand on the PCI bus, by vendor. ``driver``: whether a vendor's kernel driver is there.
 
-    ``closed``: device files that are there but may not be opened for reading and writing.
+    ``closed``: device files that are there but may not be opened for reading and writing; ``shut``: so many of them
+    that no GPU can be reached.
     """
 
     on_bus: dict[str, int]
     driver: dict[str, bool]
     closed: dict[str, tuple[str, ...]]
+    shut: dict[str, bool]
 
     @property
     def vendor(self) -> str:
@@ -51,16 +55,17 @@ def look(root: Path = Path("/")) -> Machine:
         if vendor and _text(device / "class").startswith(_PCI_CLASSES):
             on_bus[vendor] += 1
     driver = {vendor: (root / control).exists() for vendor, control in _CONTROL.items()}
-    files = {
-        "nvidia": [path for path in _entries(root / "dev") if path.name.startswith("nvidia") and not path.is_dir()],
-        "amd": [root / "dev/kfd", *(p for p in _entries(root / "dev/dri") if p.name.startswith("renderD"))],
-    }
-    closed = {
-        vendor: tuple(str(path) for path in paths if path.exists() and not os.access(path, os.R_OK | os.W_OK))
-        for vendor, paths in files.items()
-    }
-    closed["nvidia"] = tuple(path for path in closed["nvidia"] if "caps" not in path)
-    return Machine(on_bus, driver, closed)
+    closed, shut = {}, {}
+    for vendor, control in _CONTROL.items():
+        folder, pattern = _FILES[vendor]
+        files = [path for path in _entries(root / folder) if re.fullmatch(pattern, path.name)]
+        closed[vendor] = tuple(str(path) for path in (root / control, *files) if path.exists() and not _opens(path))
+        shut[vendor] = str(root / control) in closed[vendor] or (bool(files) and not any(map(_opens, files)))
+    return Machine(on_bus, driver, closed, shut)
+
+
+def _opens(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK)
 
 
 def _entries(folder: Path) -> Iterator[Path]:
@@ -93,6 +98,8 @@ def lines(machine: Machine) -> list[Line]:
     said = [Line("system", "ok", f"{platform.system()} {platform.release()}, Python {platform.python_version()}")]
     if reason := blocked(machine):
         said.append(Line("GPUs", "no", reason))
+    elif machine.closed[machine.vendor]:
+        said.append(Line("GPUs", "note", _denied(machine, machine.vendor)))
     return said
 
 
@@ -107,11 +114,13 @@ def blocked(machine: Machine) -> str:
         if vendor == "nvidia":
             return f"{gpus}, but there is no /dev/nvidiactl: its driver is not loaded, or a container was not given it"
         return f"{gpus}, but there is no /dev/kfd: load the amdgpu driver, or give a container /dev/kfd and /dev/dri"
-    if closed := machine.closed[vendor]:
-        groups = " (groups render and video)" if vendor == "amd" else ""
-        more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
-        return f"no permission to open {closed[0]}{more}: ask for access to the {name} devices{groups}"
-    return ""
+    return _denied(machine, vendor) if machine.shut[vendor] else ""
+
+
+def _denied(machine: Machine, vendor: str) -> str:
+    closed, groups = machine.closed[vendor], " (groups render and video)" if vendor == "amd" else ""
+    more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
+    return f"no permission to open {closed[0]}{more}: ask for access to the {vendor.upper()} devices{groups}"
 
 
 def package_lines(vendor: str) -> list[Line]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from c3lib.doctor.finding import Answer, Fact, Gpu, Line, Reading
+from c3lib.doctor.finding import Answer, Fact, Gpu, Line, Reading, some
 
 PROBES = "c3lib.doctor.nvidia_probe"
 LIMITS_S = {"by_nvml": 20, "by_cuda": 150, "by_nccl": 150, "by_counters": 10}
@@ -99,7 +99,7 @@ def _copies(cuda: Answer, lacks: dict[str, str]) -> list[Line]:
         group = [copy for copy in copies if copy["peers"] is peers]
         proved = [copy for copy in group if copy["engine"] and not copy["why_not"]]
         if proved:
-            names = _some([copy["what"] for copy in proved])
+            names = some([copy["what"] for copy in proved])
             said.append(Line("copy path", "ok", f"copy engine, ended while every SM was held: {names}"))
         failed = [copy for copy in group if copy not in proved]
         for copy in failed:
@@ -115,10 +115,6 @@ def _why_not(copy: Fact) -> str:
     if copy["why_not"]:
         return copy["why_not"]
     return f"{copy['what']}: the copy did not end while every SM was held, so it takes SMs"
-
-
-def _some(names: list[str], most: int = 4) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _nccl(nccl: Answer, gpus: int, lacks: dict[str, str]) -> list[Line]:
