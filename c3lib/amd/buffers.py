@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
@@ -18,7 +19,7 @@ from c3lib.amd.agents import Gpu
 from c3lib.amd.runtime import Buffer, Runtime
 from c3lib.errors import C3Error
 from c3lib.region import Check
-from c3lib.transfer import POISON, RECEIVE, SEND, TransferPlan, pattern, pieces
+from c3lib.transfer import POISON, RECEIVE, SEND, TransferPlan, check_plan, pattern, pieces
 
 GUARD_NBYTES = 4096
 """Bytes around each receive buffer; a whole page, so that a buffer begins as aligned as its allocation."""
@@ -49,8 +50,8 @@ class Buffers:
     indices of the plan's copies that cross a link and have bytes.
 
     Raises:
-        C3Error: topology ``host``, GPUs that do not fit the plan, a plan that moves nothing over a link, too little
-            memory.
+        C3Error: topology ``host``, GPUs that do not fit the plan, an unsound plan, one that moves nothing over a link,
+            too little memory.
     """
 
     def __init__(self, runtime: Runtime, gpus: Sequence[Gpu], plan: TransferPlan) -> None:
@@ -66,6 +67,7 @@ class Buffers:
             raise C3Error(f"{plan}: moves nothing over a link, so there is nothing to time")
         if (copies["src_buffer"][self.local] != SEND).any():
             raise C3Error(f"{plan}: a copy within a rank reads what was received; expected one from its send buffer")
+        check_plan(replace(plan, copies=copies[some]))  # nothing else keeps an engine from writing beside a buffer
         self.runtime, self.gpus, self.plan = runtime, list(gpus), plan
         self.link_nbytes = int(copies["nbytes"][self.chosen].sum())
         self.abandoned = False

@@ -8,6 +8,7 @@ in the order of the steps: what a copy depends on is never behind it on the same
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Sequence
 
@@ -24,6 +25,14 @@ _hanging: list[SdmaCopies] = []
 """Transfers that never ended: what their engines may still touch is kept for as long as the process lives."""
 
 
+@dataclass(frozen=True)
+class _Counted:
+    """A signal and the copies that count it down."""
+
+    signal: Signal
+    issues: tuple[Issue, ...]
+
+
 class SdmaCopies:
     """The copies of a plan on the engines that :func:`c3lib.amd.engines.choose_engines` proved. One run is::
 
@@ -32,9 +41,9 @@ class SdmaCopies:
         release()  the gate opens
         wait()     until all are done; then times() says when
 
-    The copies of the first and of the last step have a signal each, which keeps their times; one signal counts all
-    copies of a step between, so that the next step waits for one thing only. More copies than an engine's queue has
-    room for follow when the gate is open: ``behind_gate`` of the ``copies`` are queued before.
+    One signal counts the copies of a step, so that the next step waits for one thing only; but the first copy of all on
+    each engine, and the last, have a signal of their own, which keeps their times. More copies than an engine's queue
+    has room for follow when the gate is open: ``behind_gate`` of the ``copies`` are queued before.
 
     ``drop`` leaves out one copy (an index into ``buffers.copies()``), for a negative control.
 
@@ -59,23 +68,23 @@ class SdmaCopies:
         issues = buffers.copies(drop)
         self.copies = len(issues)
         """Copies that one run submits."""
-        self._steps = [list(step) for _, step in groupby(issues, key=lambda issue: issue.step)]
-        self._signals: list[list[Signal]] = []
+        steps = [list(step) for _, step in groupby(issues, key=lambda issue: issue.step)]
+        self._steps: list[list[_Counted]] = []
         self._ready: list[Copy] = []
-        waiting: Counter[tuple[int, int]] = Counter()
         self.behind_gate = self.copies
+        waiting: Counter[tuple[int, int]] = Counter()
         before: Sequence[Signal] = (self.gate,)
-        for number, step in enumerate(self._steps):
-            timed = number in (0, len(self._steps) - 1)
-            signals = [runtime.signal(1) for _ in step] if timed else [runtime.signal(len(step))]
-            for place, issue in enumerate(step):
+        for number, step in enumerate(steps):
+            counted = self._counted(step, number == 0, number == len(steps) - 1)
+            signals = {issue: each.signal for each in counted for issue in each.issues}
+            for issue in step:
                 rank, engine = self._where(issue)
                 waiting[rank, engine] += -(-issue.nbytes // PACKET_NBYTES) + len(before)
                 if waiting[rank, engine] > QUEUE_PACKETS:
                     self.behind_gate = min(self.behind_gate, len(self._ready))
-                self._ready.append(self._copy(issue, engine, signals[place if timed else 0], before))
-            self._signals.append(signals)
-            before = signals
+                self._ready.append(self._copy(issue, engine, signals[issue], before))
+            self._steps.append(counted)
+            before = [each.signal for each in counted]
         self._submitted = self.copies
 
     def ready(self) -> None:
@@ -83,9 +92,8 @@ class SdmaCopies:
         for lane in self.buffers.runtime._lanes.values():
             lane.waiting = 0
         self.gate.set(1)
-        for step, signals in zip(self._steps, self._signals, strict=True):
-            for signal in signals:
-                signal.set(1 if len(signals) == len(step) else len(step))
+        for each in (each for step in self._steps for each in step):
+            each.signal.set(len(each.issues))
         self._submitted = 0
 
     def submit(self) -> None:
@@ -110,21 +118,32 @@ class SdmaCopies:
                 that have not come, by rank and engine. The buffers are of no use then, and stay allocated.
         """
         until_s = self.buffers.runtime.now_s() + limit_s
-        for step, signals in zip(self._steps, self._signals, strict=True):
-            for place, signal in enumerate(signals):
-                what = self._say(step[place]) if len(signals) == len(step) else f"{len(step)} copies"
+        for step in self._steps:
+            for each in step:
+                what = self._say(each.issues[0]) if len(each.issues) == 1 else f"{len(each.issues)} copies"
                 left_s = max(0.0, until_s - self.buffers.runtime.now_s())
                 try:
-                    signal.wait(left_s, f"step {step[0].step} of {self.buffers.plan}, {what},")
+                    each.signal.wait(left_s, f"step {each.issues[0].step} of {self.buffers.plan}, {what},")
                 except C3Error as error:
                     self._give_up()
                     raise C3Error(f"{error}; {self._missing(step)}") from error
 
     def times(self) -> tuple[float, float]:
         """When the first copy began and the last one ended: seconds since :attr:`released_s`, by the engines' clock."""
-        first = min(signal.times()[0] for signal in self._signals[0])
-        last = max(signal.times()[1] for signal in self._signals[-1])
-        return first - self.released_s, last - self.released_s
+        begun = min(each.signal.times()[0] for each in self._steps[0] if len(each.issues) == 1)
+        ended = max(each.signal.times()[1] for each in self._steps[-1] if len(each.issues) == 1)
+        return begun - self.released_s, ended - self.released_s
+
+    def _counted(self, step: Sequence[Issue], first: bool, last: bool) -> list[_Counted]:
+        """The signals of a step; of the first and the last step's those alone that keep the times."""
+        queues: dict[tuple[int, int], list[Issue]] = {}
+        for issue in step:
+            queues.setdefault(self._where(issue), []).append(issue)
+        alone = {queue[0] for queue in queues.values() if first} | {queue[-1] for queue in queues.values() if last}
+        groups = [[issue] for issue in step if issue in alone]
+        if rest := [issue for issue in step if issue not in alone]:
+            groups.append(rest)
+        return [_Counted(self.buffers.runtime.signal(len(group)), tuple(group)) for group in groups]
 
     def _where(self, issue: Issue) -> tuple[int, int]:
         """The rank whose engine copies, and the engine."""
@@ -159,10 +178,10 @@ class SdmaCopies:
         rank, engine = self._where(issue)
         return f"rank {issue.src_rank} to {issue.dst_rank} on engine {engine} of rank {rank}"
 
-    def _missing(self, step: Sequence[Issue]) -> str:
+    def _missing(self, step: Sequence[_Counted]) -> str:
         """Which copies of a step have not come, by what lies in the receive buffers."""
         try:
-            missing = self.buffers.untouched(step)
+            missing = self.buffers.untouched([issue for each in step for issue in each.issues])
         except C3Error as error:
             return f"what has come cannot be read: {error}"
         return "not there: " + ("; ".join(map(self._say, missing)) if missing else "nothing, all bytes have come")
