@@ -163,6 +163,7 @@ app.command(short_help="what this machine can measure and what not, and why")(cl
 app.command(short_help="run the experiments on this machine's GPU, bytes checked")(cli_measured.measure)
 app.command(short_help="what the measured tables give for the constants of a node")(cli_measured.constants)
 app.command(short_help="the model's predictions beside what was measured")(cli_measured.judge)
+app.command(short_help="between GPUs: what overlaps with a GEMM, and what ran")(cli_measured.overlap)
 
 
 @app.command(short_help="what the paper reports beside what the model gives")

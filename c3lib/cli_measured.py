@@ -1,7 +1,7 @@
 """The commands about measured data.
 
 ``c3 doctor`` says what a machine can measure, ``c3 measure`` takes it, ``c3 constants`` reads the node's constants from
-it, ``c3 judge`` holds the model against it.
+it, ``c3 judge`` holds the model against it, ``c3 overlap`` tells what overlaps between GPUs.
 """
 
 from __future__ import annotations
@@ -106,3 +106,21 @@ def judge(
     content = {"node": node, "suite": suite, "evidence": evidence, "targets": verdicts(scores)}
     content |= {"scores": records(scores), "rows": records(rows)}
     show(content, listings.of_judgement(title, scores, verdicts(scores)), json)
+
+
+def overlap(node: NodeName = "h200_2", json: Json = False) -> None:
+    """Between GPUs, what overlaps with a GEMM and what does not: copy engines, SM kernels, NCCL in its modes.
+
+    \b
+    Example:
+      c3 overlap --node h200_2
+    """
+    from c3lib import listings
+    from c3lib.measured import read_measured
+    from c3lib.overlap import by_way, summary
+
+    rows, _ = read_measured(node, "transports")
+    table = summary(rows)
+    content = {"node": node, "evidence": "measured", "ways": records(by_way(table)), "rows": records(table)}
+    title = f"{node}: a collective beside GEMMs about as long, by the way that moves its bytes (measured)"
+    show(content, listings.of_overlap(title, by_way(table)), json)

@@ -175,3 +175,27 @@ def of_judgement(title: str, scores: pd.DataFrame, verdicts: Sequence[Mapping[st
             f"Target, isolated times given, {row['group']}: at most {row['target']:.0%}; {row['mean']:.1%}: {met}."
         )
     return "\n\n".join(parts)
+
+
+def of_overlap(title: str, ways: pd.DataFrame) -> str:
+    """Each way to move a collective's bytes: its thread blocks, its fraction of ideal by bound and order, what ran."""
+    asked = {
+        f"{bound}-bound, {first} first": f"{short} {order}"
+        for bound, short in (("compute", "CB"), ("memory", "MB"))
+        for first, order in (("gemm", "behind"), ("transfer", "ahead"))
+    }
+    columns = [name for name in asked if name in ways]
+    parts = [title]
+    for kind, part in ways.groupby("collective", sort=False):
+        rows = []
+        for row in part.to_dict("records"):
+            blocks = "none" if row["engines_only"] else "waits" if row["blocks"] == "0" else row["blocks"]
+            rows.append((row["name"], blocks, *(number(row[name], ".2f") for name in columns), row["ran"]))
+        parts.append(table((str(kind), "on SMs", *(asked[name] for name in columns), "ran"), rows, WIDE))
+    note = (
+        "Fractions of ideal, launched behind or ahead of compute-bound (CB) and memory-bound (MB) GEMMs, their means: "
+        "1 hides the shorter kernel wholly, 0 is one after the other; against the time that the same way takes alone. "
+        "On SMs: thread blocks; none: it ended while every SM was held; waits: no blocks, but a copy that waited for "
+        "SMs. In place: a rank's own shard lies where it belongs."
+    )
+    return "\n\n".join([*parts, paragraph(note, WIDE)])

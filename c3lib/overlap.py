@@ -72,6 +72,23 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return ordered(pd.DataFrame(found).assign(node=rows["node"].iloc[0], evidence="measured"))
 
 
+def by_way(table: pd.DataFrame) -> pd.DataFrame:
+    """A summary with one row a way.
+
+    ``name`` as :func:`name_of` has it, ``blocks`` (their range as text), ``ran``, ``engines_only``, and mean fractions
+    over the GEMMs of a bound in columns such as ``compute-bound, gemm first``.
+    """
+    found = []
+    for key, part in table.groupby(WAY, sort=False):
+        way = dict(zip(WAY, key, strict=True))
+        ends = dict.fromkeys(map(str, (part["blocks"].min(), part["blocks"].max())))
+        told = {"name": name_of(*key[1:]), "blocks": "–".join(ends), "ran": ", ".join(dict.fromkeys(part["ran"]))}
+        means = part.groupby(["bound", "first"])["fraction"].mean()
+        of_bounds = {f"{bound}-bound, {first} first": mean for (bound, first), mean in means.items()}
+        found.append(way | told | {"engines_only": bool(part["engines_only"].all())} | of_bounds)
+    return pd.DataFrame(found)
+
+
 def wire(rows: pd.DataFrame) -> pd.DataFrame:
     """Bytes on the wire over payload bytes, both as one GPU's NVLink counters saw them; from the table ``links``.
 

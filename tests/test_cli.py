@@ -35,6 +35,7 @@ JSON_COMMANDS = {
     "explain nothing": [*EXPLAIN[:-1], "0"],
     "plan": PLAN,
     "proof": [*PLAN, "--prove"],
+    "overlap": ["overlap"],
 }
 
 

@@ -1,6 +1,7 @@
 """Tables of several GPUs reduced, against hand-made ones; predictions are read as they were committed."""
 
 import json
+import re
 import subprocess
 
 import between_tables as made
@@ -10,6 +11,7 @@ import pytest
 from c3lib import overlap
 from c3lib.errors import C3Error
 from c3lib.files import ROOT
+from c3lib.listings import WIDE, of_overlap
 from c3lib.measured import TRANSPORTS, read_measured
 from c3lib.predicted import FOLDER, read_predicted
 from c3lib.results import write_table
@@ -88,6 +90,27 @@ def test_zero_ctas_that_waited_for_an_sm_did_not_run_on_engines_only():
 )
 def test_ways_have_names(way, name):
     assert overlap.name_of(*way) == name
+
+
+def test_a_way_is_summed_up_over_the_gemms_of_a_bound():
+    table = overlap.by_way(overlap.summary(made.transports(0))).set_index(["collective", "name"])
+    way = table.loc["all-gather", "NCCL, out of place"]
+    assert (way["blocks"], way["ran"], way["engines_only"]) == ("32", "ncclDevKernel_X", False)
+    assert way["memory-bound, gemm first"] == pytest.approx(0)
+    assert way["compute-bound, transfer first"] == pytest.approx(0.65)
+    rows = made.transports(0)
+    more = (rows["transport"] == "nccl") & (rows["gemm"] == GEMM) & ~rows["in_place"]
+    rows = rows.assign(blocks=rows["blocks"].mask(more, 16))
+    table = overlap.by_way(overlap.summary(rows)).set_index(["collective", "name"])
+    assert table.loc["all-gather", "NCCL, out of place"]["blocks"] == "16–32"
+
+
+def test_the_listing_tells_who_takes_no_sm_and_who_waits_for_one():
+    text = of_overlap("title", overlap.by_way(overlap.summary(made.transports(0))))
+    assert re.search(r"NCCL, zero CTAs, in place +none +0\.88 +0\.87 +0\.88 +0\.87 +Memcpy PtoP\n", text)
+    assert re.search(r"NCCL, zero CTAs, out of place +waits +0\.02 +0\.02", text)
+    assert re.search(r"SM kernel, 8 blocks +8 +-0\.30 +0\.60", text)
+    assert max(map(len, text.splitlines())) <= WIDE
 
 
 def test_wire_bytes_are_counted_over_the_payload():

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from c3lib.errors import C3Error
 from c3lib.figures import style
-from c3lib.figures.measured import count_range, stamp
-from c3lib.overlap import WAY, name_of, summary
+from c3lib.figures.measured import stamp
+from c3lib.overlap import WAY, by_way, name_of, summary
 from c3lib.workload import format_size
 
 ENGINES, BLOCKS, LOCAL = style.STRATEGY["conccl_rp"], style.STRATEGY["c3_sp"], "#882255"
@@ -25,23 +25,16 @@ LOST = 0.2
 
 
 def ways(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a way of a summary, in its order: its ``name``, ``blocks``, ``ran``, ``engines_only`` and ``colour``."""
-    found = []
-    for key, part in table.groupby(WAY, sort=False):
-        way = dict(zip(WAY, key, strict=True))
-        blocks = count_range(part["blocks"])
-        engines = bool(part["engines_only"].all())
-        colour = ENGINES if engines else LOCAL if blocks == "0" else BLOCKS
-        name = name_of(way["transport"], way["batched"], way["in_place"], way["asked"])
-        ran = ", ".join(dict.fromkeys(part["ran"]))
-        found.append({**way, "name": name, "blocks": blocks, "ran": ran, "engines_only": engines, "colour": colour})
-    return pd.DataFrame(found)
+    """:func:`c3lib.overlap.by_way` of a summary, with the ``colour`` of each way."""
+    found = by_way(table)
+    by_blocks = np.where(found["blocks"] == "0", LOCAL, BLOCKS)
+    return found.assign(colour=np.where(found["engines_only"], ENGINES, by_blocks))
 
 
 def _below(way: Any) -> str:
     """The small second line of a label: what ran, and on how many thread blocks; a copy engine needs none."""
     took = "0 SMs" if way.engines_only else "waits for SMs" if way.blocks == "0" else f"{way.blocks} blocks"
-    return f"{took}: {way.ran}" if way.ran not in way.name else took if way.engines_only else "an SM a block"
+    return f"{took}: {way.ran}" if way.ran not in way.name else took if way.engines_only else "on SMs"
 
 
 @style.styled
@@ -98,12 +91,9 @@ def _dots(axis: Any, own: pd.DataFrame, height: float, colour: str, left: float)
 
 def paths(rows: pd.DataFrame) -> pd.DataFrame:
     """How each way ran, and how that is known: what the profiler recorded, and what it did while every SM was held."""
-    table = summary(rows)
-    known = ways(table).assign(ended_while_every_sm_was_held=lambda found: found["engines_only"])
-    mean = table.pivot_table(index=WAY, columns=["bound", "first"], values="fraction", aggfunc="mean")
-    mean.columns = [f"{bound}-bound, {first} first" for bound, first in mean.columns]
-    columns = ["collective", "name", "blocks", "ran", "ended_while_every_sm_was_held", *mean.columns]
-    return known.join(mean, on=WAY)[columns]
+    style.shown(rows)
+    table = by_way(summary(rows)).rename(columns={"engines_only": "ended_while_every_sm_was_held"})
+    return table.drop(columns=[name for name in WAY if name != "collective"])
 
 
 def finding_who(rows: pd.DataFrame) -> style.Finding:
