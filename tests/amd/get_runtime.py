@@ -83,7 +83,7 @@ def _fetch(root: Path) -> None:
     # In the folder where it will stay, so that the last step is a rename.
     with tempfile.TemporaryDirectory(dir=HOME, prefix="fetch-") as name:
         work = Path(name)
-        environment = _private_apt(work, address)
+        environment = private_apt(work, address)
         _run(["apt-get", "-qq", "update"], work, environment)
         _run(["apt-get", "-qq", "download", *PACKAGES], work, environment)
         found = {}
@@ -109,7 +109,7 @@ def _archive() -> str:
     raise NotObtained(f"this machine's apt has no Debian archive (no source for {codename or 'a Debian release'} main)")
 
 
-def _private_apt(work: Path, address: str) -> dict[str, str]:
+def private_apt(work: Path, address: str) -> dict[str, str]:
     """An apt that lives in ``work``. Proxies and the like are the machine's; its sources, pins and hooks are not."""
     for folder in ("state/lists/partial", "cache/archives/partial", "sources", "none", "root"):
         (work / folder).mkdir(parents=True)

@@ -48,19 +48,23 @@ class Real:
     def environment(self, folder: Path, topology: Topology, sdma_queues: int | None = None) -> dict[str, str]:
         """Environment for :meth:`command`: the model serves ``topology``, whose files are written below ``folder``.
 
-        Variables of the caller that change which path a copy takes are left out; ``sdma_queues`` limits a GPU's."""
-        kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("HSA_", "ROCR_", "C3_MODEL_"))
-        }
+        ``sdma_queues`` is the most that a GPU may have.
+        """
         ours = {
             "C3_MODEL_TOPOLOGY": str(topology.write(folder / "topology")),
             "C3_MODEL_GPUS": str(topology.gpus),
             "HSAKMT_DEBUG_LEVEL": "3",
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
         if sdma_queues is not None:
             ours["C3_MODEL_SDMA_QUEUES"] = str(sdma_queues)
-        return kept | ours
+        return clean_environment() | ours
+
+
+def clean_environment() -> dict[str, str]:
+    """That of this process, without what would change which path a copy takes or which GPUs are seen."""
+    changing = ("HSA_", "HSAKMT_", "ROC_", "ROCR_", "HIP_", "GPU_", "C3_MODEL_", "C3_DOUBLE_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(changing)}
+    return kept | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def real() -> Real:

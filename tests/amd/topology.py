@@ -52,9 +52,10 @@ class Topology:
     def _gpu(self, gpu: int) -> dict[str, int]:
         return {
             "cpu_cores_count": 0, "cpu_core_id_base": 0, "simd_count": 1216,
-            "simd_id_base": FIRST_SIMD + 2048 * (gpu + 1), "caches_count": 3, "max_waves_per_simd": 8, "lds_size_in_kb": 64, "gds_size_in_kb": 0, "num_gws": 64,
-            "wave_front_size": 64, "array_count": 32, "simd_arrays_per_engine": 1, "cu_per_simd_array": 10,
-            "simd_per_cu": 4, "max_slots_scratch_cu": 32, "gfx_target_version": 90402, "vendor_id": 4098,
+            "simd_id_base": FIRST_SIMD + 2048 * (gpu + 1), "caches_count": 3, "max_waves_per_simd": 8,
+            "lds_size_in_kb": 64, "gds_size_in_kb": 0, "num_gws": 64, "wave_front_size": 64, "array_count": 32,
+            "simd_arrays_per_engine": 1, "cu_per_simd_array": 10, "simd_per_cu": 4, "max_slots_scratch_cu": 32,
+            "gfx_target_version": 90402, "vendor_id": 4098,
             "device_id": 29857, "location_id": 0x1500 + 0x1000 * gpu, "domain": 0,
             "drm_render_minor": FIRST_RENDER_NODE + gpu, "hive_id": 1, "num_sdma_engines": self.host_engines,
             "num_sdma_xgmi_engines": self.peer_engines, "num_sdma_queues_per_engine": 8, "num_cp_queues": 24,

@@ -1,0 +1,58 @@
+"""The layers without an AMD GPU: what each proves and what not, and a scenario run on one of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cases import Case
+
+LIMIT_S = 120  # of one scenario, on cores that are shared
+SCRIPT = Path(__file__).with_name("scenarios.py")
+
+PROVES = {
+    "L0": (
+        "our table of AMD's functions agrees with AMD's header: names, arity, widths, layout, constants",
+        "how the library behaves",
+    ),
+    "L1": (
+        "on our double of the library, plans move every byte; hangs, corruption, dropped copies and errors are noticed",
+        "that AMD's library behaves so: L2 runs the same scenarios",
+    ),
+    "L2": (
+        "AMD's own user-space library, unmodified, does on chosen SDMA engines what our code takes it to do",
+        "anything of a GPU: bandwidth, latency, overlap, coherence, kernels, real faults. The driver and the engines "
+        "below the library are our model",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A library and how to start a Python that can load it, for a case, given an empty folder."""
+
+    name: str
+    library: Path
+    start: Callable[[Case, Path], tuple[list[str], Mapping[str, str]]]
+
+    def run(self, case: Case, folder: Path) -> dict[str, Any]:
+        """Run a case in a process of its own: ``facts``, ``witness`` and the library's ``build``."""
+        command, environment = self.start(case, folder)
+        arguments = ["-X", "faulthandler", str(SCRIPT), str(self.library), case.scenario]
+        done = subprocess.run(
+            [*command, *arguments], env={**environment, **case.variables}, cwd=folder, capture_output=True, text=True,
+            timeout=LIMIT_S,
+        )  # fmt: skip
+        if done.returncode:
+            raise AssertionError(f"{self.name}, {case}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+def this_python() -> list[str]:
+    """The start of a command line, where no other loader is needed."""
+    return [sys.executable]

@@ -1,0 +1,79 @@
+"""L2: what the model saw of a plan, which no library can have made up: packets, bytes, whose engines.
+
+Also what surrounds it: the private runtime leaves the system as it was, and nothing on it counts as hardware.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import get_runtime
+import pytest
+from cases import Case
+from layers import Layer
+from run_real import Real
+from topology import Topology
+
+PEER_QUEUE = 3  # the kernel interface's number for queues of engines that face peers
+SPLIT = {"HSA_ENABLE_SDMA_COPY_SIZE_OVERRIDE": "0"}
+
+
+def peer_queues(found: dict) -> list[dict]:
+    """The model's queues of engines that face peers."""
+    return [queue for queue in found["witness"]["queues"] if queue["type"] == PEER_QUEUE]
+
+
+@pytest.mark.parametrize(("mode", "who"), [("push", 0), ("pull", 1)])
+def test_the_engine_that_copies_is_that_of_the_agent_given_as_source(l2: Layer, tmp_path: Path, mode, who) -> None:
+    found = l2.run(Case(mode, f"one_{mode}"), tmp_path)
+    assert found["facts"] == {"ends": True}
+    assert [(queue["gpu"], queue["packets"], queue["nbytes"]) for queue in peer_queues(found)] == [(who, 1, 4096)]
+
+
+def test_an_all_gather_of_8_ranks_uses_7_engines_of_each_gpu_and_moves_what_the_plan_says(l2: Layer, tmp_path) -> None:
+    found = l2.run(Case("all-gather", "one_all_gather"), tmp_path)
+    assert found["facts"] == {"all-gather": "exact"}
+    engines, nbytes = defaultdict(int), defaultdict(int)
+    for queue in peer_queues(found):
+        engines[queue["gpu"]] += 1
+        nbytes[queue["gpu"]] += queue["nbytes"]
+    assert engines == dict.fromkeys(range(8), 7)
+    assert nbytes == dict.fromkeys(range(8), 8 * 65536)  # seven peers and the copy within the GPU
+    assert found["witness"]["kernels"] == 0
+
+
+@pytest.mark.parametrize(("variables", "packets"), [({}, 1), (SPLIT, 17)], ids=["whole", "split"])
+def test_a_copy_of_64_mib_is_one_packet_or_seventeen(l2: Layer, tmp_path: Path, variables, packets: int) -> None:
+    found = l2.run(Case("64 MiB", "one_of_64_mib", variables=variables), tmp_path)
+    assert [(queue["packets"], queue["nbytes"]) for queue in peer_queues(found)] == [(packets, 2**26)]
+
+
+def test_the_library_is_amd_s_own_as_debian_built_it(real_runtime: Real, l2: Layer, tmp_path: Path) -> None:
+    versions = get_runtime.versions(real_runtime.root)
+    assert versions["libhsa-runtime64-1"].startswith(get_runtime.VERSION)
+    found = l2.run(Case("there", "what_is_there"), tmp_path)
+    assert found["build"] == "1.13.0-local-build-unknown"
+    assert found["facts"]["is_hardware"] is False
+
+
+def test_without_the_model_there_is_no_gpu(real_runtime: Real, tmp_path: Path) -> None:
+    """The control of all of L2: it is the model that answers, not something that this machine has."""
+    command = real_runtime.command("-c", "from c3lib.amd.runtime import open_runtime as o; print(o().gpus)")
+    at = command.index("--preload")
+    environment = real_runtime.environment(tmp_path, Topology()) | {"LD_LIBRARY_PATH": str(real_runtime.library.parent)}
+    done = subprocess.run(
+        command[:at] + command[at + 2 :], env=environment, capture_output=True, text=True, cwd=get_runtime.REPOSITORY
+    )
+    assert done.returncode != 0
+    assert "/dev/kfd" in done.stderr.splitlines()[-1]
+
+
+def test_the_private_apt_shares_neither_sources_nor_state_nor_hooks_with_the_system_s(tmp_path: Path) -> None:
+    environment = get_runtime.private_apt(tmp_path, "https://example.org/debian")
+    dump = subprocess.run(["apt-config", "dump"], env=environment, capture_output=True, text=True, check=True).stdout
+    settings = dict(line.rstrip(";").split(" ", 1) for line in dump.splitlines())
+    for name in ("Dir::State", "Dir::State::status", "Dir::Cache", "Dir::Etc::sourceparts", "Dir::Etc::parts"):
+        assert Path(settings[name].strip('"')).is_relative_to(tmp_path), name
+    assert not [name for name in settings if "Invoke" in name]
