@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from c3lib.amd import table as t
-from c3lib.amd.library import Library
+from c3lib.amd.library import Library, enum_name
 from c3lib.errors import C3Error
 
 
@@ -83,6 +83,20 @@ def find_agents(library: Library) -> tuple[tuple[Cpu, ...], tuple[Gpu, ...]]:
                 )
             )  # fmt: skip
     return tuple(cpus), tuple(gpus)
+
+
+def link_between(library: Library, agent: Agent, other: Agent) -> str:
+    """What joins an agent to another's memory, in the header's word: ``XGMI``, ``PCIE``; ``""`` for its own."""
+    hops = c_uint32()
+    ask, what = library.hsa_amd_agent_memory_pool_get_info, f"asking for the link from {agent} to {other}"
+    status = ask(agent.handle, other.pool, t.HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS, byref(hops))
+    library.check(status, what)
+    if not hops.value:
+        return ""
+    links = (t.hsa_amd_memory_pool_link_info_t * hops.value)()
+    library.check(ask(agent.handle, other.pool, t.HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO, links), what)
+    prefix = "HSA_AMD_LINK_INFO_TYPE_"
+    return enum_name(links[0].link_type, prefix).removeprefix(prefix)
 
 
 def _handles(library: Library, callback: Any, iterate: Any, kind: Any, what: str, *first: Any) -> list[Any]:

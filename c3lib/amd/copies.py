@@ -76,7 +76,6 @@ class Copy:
         self._call = runtime.library.hsa_amd_memory_async_copy_on_engine
         self._runtime, self._lane, self._dst_agent, self._src_agent = runtime, lane, dst_agent, src_agent
         self._packets = -(-nbytes // PACKET_NBYTES) + max(0, len(depends) - 1)
-        signal.holds.append((self._arguments, self.depends))
 
     def submit(self) -> None:
         """Submit it; returns at once.
@@ -89,7 +88,14 @@ class Copy:
         if lane.waiting > QUEUE_PACKETS:
             self._make_room()
         if status := self._call(*self._arguments):
+            lane.waiting -= self._packets
             self._runtime.library.check(status, f"submitting {self}")
+        self.signal.submitted.append(self)
+
+    def settle(self) -> None:
+        """It is done, and takes no room in the queue any more; :class:`Signal` calls this."""
+        # Not below nothing: a look at the engine may have told before that this one was done.
+        self._lane.waiting = max(0, self._lane.waiting - self._packets)
 
     def _make_room(self) -> None:
         """Wait until the engine has nothing to do; a queue that is empty has room again."""

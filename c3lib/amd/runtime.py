@@ -16,9 +16,9 @@ from typing import Any, Iterable, Sequence
 
 from c3lib.amd import driver
 from c3lib.amd import table as t
-from c3lib.amd.agents import Agent, Gpu, find_agents
+from c3lib.amd.agents import Agent, Gpu, find_agents, link_between
 from c3lib.amd.copies import Copy, Lane
-from c3lib.amd.library import Library, enum_name
+from c3lib.amd.library import Library
 from c3lib.amd.signals import Signal
 from c3lib.errors import C3Error
 
@@ -175,17 +175,8 @@ class Runtime:
 
     def link(self, agent: Agent, other: Agent) -> str:
         """What joins an agent to another's memory, in the header's word: ``XGMI``, ``PCIE``; ``""`` for its own."""
-        hops = c_uint32()
-        ask, what = self.library.hsa_amd_agent_memory_pool_get_info, f"asking for the link from {agent} to {other}"
-        self.library.check(
-            ask(agent.handle, other.pool, t.HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS, byref(hops)), what
-        )
-        if not hops.value:
-            return ""
-        links = (t.hsa_amd_memory_pool_link_info_t * hops.value)()
-        self.library.check(ask(agent.handle, other.pool, t.HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO, links), what)
-        prefix = "HSA_AMD_LINK_INFO_TYPE_"
-        return enum_name(links[0].link_type, prefix).removeprefix(prefix)
+        self._here()
+        return link_between(self.library, agent, other)
 
     def seconds(self, ticks: int) -> float:
         """A time of the library's clock as seconds since the runtime was opened."""

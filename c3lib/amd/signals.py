@@ -10,6 +10,7 @@ from c3lib.amd import table as t
 from c3lib.errors import C3Error
 
 if TYPE_CHECKING:
+    from c3lib.amd.copies import Copy
     from c3lib.amd.runtime import Runtime
 
 _SLICE_S = 0.05
@@ -39,7 +40,7 @@ class Signal:
     def __init__(self, runtime: Runtime, value: int) -> None:
         self._runtime, self._hsa = runtime, runtime.library
         self.initial = value
-        self.holds: list[Any] = []  # what the copies that it counts need until they are done
+        self.submitted: list[Copy] = []  # copies that it counts: kept, with all they need, until they are done
         self.handle = t.hsa_signal_t()
         status = self._hsa.hsa_signal_create(value, 0, None, byref(self.handle))
         self._hsa.check(status, f"making a signal of {value}")
@@ -51,7 +52,9 @@ class Signal:
 
     def set(self, value: int) -> None:
         """Give it a value; copies that depend on it go when that is 0. It then counts ``value`` copies."""
-        self.initial, self.holds = value, []
+        if self.value == 0:
+            self._settle()
+        self.initial = value
         self._hsa.hsa_signal_store_screlease(self.handle, value)
 
     def wait(self, limit_s: float, what: str) -> None:
@@ -68,7 +71,7 @@ class Signal:
                 self.handle, t.HSA_SIGNAL_CONDITION_LT, 1, int(slice_s * frequency), state
             )
             if value == 0:
-                return
+                return self._settle()
             if value < 0:
                 raise C3Error(f"amd: {what} failed: an engine reported an error, its signal reads {value}")
             left_s = start_s + limit_s - time.monotonic()
@@ -78,6 +81,12 @@ class Signal:
                     "hangs, a buffer's access was not granted, or what it depends on never came"
                 )
             state, slice_s = t.HSA_WAIT_STATE_BLOCKED, min(_SLICE_S, left_s)
+
+    def _settle(self) -> None:
+        """What was submitted is done: it takes no room in any queue."""
+        done, self.submitted = self.submitted, []
+        for copy in done:
+            copy.settle()
 
     def times(self) -> tuple[float, float]:
         """When the copy that it counted began and ended, by the engine's clock: seconds since the runtime was opened.
@@ -100,7 +109,7 @@ class Signal:
         if not handle.handle or self._runtime.forked:
             return
         if self._hsa.hsa_signal_load_scacquire(handle) > 0:
-            _abandoned.append((handle, self.holds))
+            _abandoned.append((handle, self.submitted))
         else:
             self._hsa.hsa_signal_destroy(handle)
 

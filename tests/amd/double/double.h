@@ -82,7 +82,7 @@ struct settings {
   int host_engines;       /* C3_DOUBLE_HOST_ENGINES, 2 */
   int peer_engines;       /* C3_DOUBLE_PEER_ENGINES, 14; 0 is a partitioned GPU */
   int queue_copies;       /* C3_DOUBLE_QUEUE_COPIES, 6720: more waiting ones block the submit call */
-  int sdma_queues;        /* C3_DOUBLE_QUEUES, 64: of a GPU, in the driver */
+  int sdma_queues;        /* C3_DOUBLE_SDMA_QUEUES, 64: of a GPU, in the driver */
   bool driver;            /* C3_DOUBLE_DRIVER=0: as without /dev/kfd */
   bool recommends;        /* C3_DOUBLE_RECOMMENDS=0: no engine is preferred, as in a virtual machine */
   bool sdma, peer_sdma;   /* HSA_ENABLE_SDMA, HSA_ENABLE_PEER_SDMA */
