@@ -154,7 +154,7 @@ def test_a_child_that_cannot_be_started_is_a_sentence(monkeypatch):
 
 
 def test_a_process_that_cannot_be_ended_is_said_so():
-    answer = asking._answer(b'{"doing": "x"}\n{"ki', False, False, None, 3, "")
+    answer = asking._answer(b'{"doing": "x"}\n{not JSON\n{"ki', False, False, None, 3, "")
     assert answer.failure.endswith("its process cannot be ended: it waits inside the kernel driver")
 
 
@@ -509,10 +509,40 @@ def test_without_a_driver_nothing_heavy_is_imported():
 
 def test_a_driver_that_answers_nothing_still_gives_a_page(monkeypatch):
     monkeypatch.setattr("c3lib.doctor.ask.ask", lambda *_, **__: Answer(failure="no answer within 1 s"))
-    there = Machine({"nvidia": 1}, {"nvidia": True}, {"nvidia": ()}, {"nvidia": False})
-    content, text = doctor.diagnose(there, {})
+    content, text = doctor.diagnose(THERE, {})
     assert content["hardware"] is False
     assert "no answer within 1 s" in text
+    assert content["next"] == EXPLAIN
+
+
+THERE = Machine({"nvidia": 2}, {"nvidia": True}, {"nvidia": ()}, {"nvidia": False})
+
+
+def test_page_of_a_machine_in_order_names_the_command(monkeypatch):
+    monkeypatch.setattr(nvidia, "examine", lambda ask: nvidia.read(**answers(2)))
+    content, text = doctor.diagnose(THERE, {"NCCL_NVLS_ENABLE": "0"})
+    assert content["hardware"] is True
+    assert content["next"] == "c3 measure --node h200_2 --suite conccl30_nvlink"
+    assert "NCCL_NVLS_ENABLE=0: " in text
+    assert text.startswith("This machine: 2x NVIDIA H200\n")
+    _, text = doctor.diagnose(THERE, {"CUDA_LAUNCH_BLOCKING": "1"})
+    assert "Nothing can be measured here: CUDA_LAUNCH_BLOCKING=1: nothing would overlap." in text
+
+
+def test_gpus_that_no_backend_measures_are_told(monkeypatch):
+    monkeypatch.setattr(nvidia, "examine", lambda ask: nvidia.read(**answers(2)))
+    monkeypatch.setattr("c3lib.backends.base.backend_names", lambda: ["model"])
+    content, _ = doctor.diagnose(THERE, {})
+    assert content["first"] == (
+        "nothing can be measured here: this c3lib has no backend cuda, which would measure these GPUs"
+    )
+    assert content["next"] == EXPLAIN
+
+
+def test_a_fault_of_ours_in_reading_costs_lines_and_not_the_page(monkeypatch):
+    monkeypatch.setattr(nvidia, "examine", lambda ask: {}["a key that a new driver left out"])
+    content, text = doctor.diagnose(THERE, {})
+    assert "KeyError" in text
     assert content["next"] == EXPLAIN
 
 

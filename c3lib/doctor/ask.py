@@ -90,7 +90,10 @@ def _last_line(errors: IO[bytes]) -> str:
 def _answer(told: bytes, in_time: bool, gone: bool, status: int | None, limit_s: float, last_line: str) -> Answer:
     facts, doing, failure, ended = [], "", "", False
     for line in told.split(b"\n")[:-1]:  # what follows the last newline was cut off
-        said = json.loads(line)
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue  # of whoever else writes to what it has inherited
         if "fact" in said:
             facts.append(said["fact"])
         doing = said.get("doing", doing)

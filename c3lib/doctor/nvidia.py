@@ -73,7 +73,7 @@ def _gpus(nvml: Answer, cuda: Answer, lacks: dict[str, str]) -> list[Line]:
     if len(closed) == len(seen):
         lacks["gpu"] = closed[0] if closed else cuda.failure or "CUDA shows no GPU"
     if len(seen) - len(closed) < 2:
-        lacks["peers"] = "it takes two GPUs"
+        lacks["peers"] = closed[0] if closed and len(seen) > 1 else "it takes two GPUs"
     return said
 
 

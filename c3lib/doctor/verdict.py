@@ -25,7 +25,7 @@ _NEEDS = (
     ("a GEMM beside transfers over the host link", ("gpu", "engines"), "nvidia"),
     ("a GEMM beside collectives between GPUs", ("gpu", "peers", "library"), ""),
     ("the vendor's library without compute units", ("gpu", "zero_cu"), ""),
-    ("bytes that the links carried (links)", ("gpu", "peers", "link_counters"), ""),
+    ("bytes that the links carried (links)", ("gpu", "peers", "link_counters"), "nvidia"),
     ("energy of each strategy (energy)", ("gpu", "energy"), "nvidia"),
     ("memory traffic and cache of a GEMM beside a transfer (premise)", ("gpu", "engines", "profiler"), "nvidia"),
 )
@@ -62,9 +62,8 @@ def judge(reading: Reading, blocked: str, refused: str, nodes: Iterable[Node]) -
 
     ``blocked``: why no GPU can be reached. ``refused``: what environment variables are in the way. Empty for nothing.
     """
-    in_the_way = refused or blocked
-    if reading.stand_in and not in_the_way:
-        in_the_way = f"this is no hardware but {reading.stand_in}: nothing that it says is a measurement"
+    no_hardware = f"this is no hardware ({reading.stand_in}), so nothing that it says is a measurement"
+    in_the_way = refused or (no_hardware if reading.stand_in else blocked)
     abilities = [Ability("what the model says, every figure, and what was measured elsewhere", True)]
     for what, things, only in _NEEDS:
         if only and reading.vendor and only != reading.vendor:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from build_model import compiled
 from topology import Topology
 
 from c3lib.doctor import amd, diagnose
@@ -87,6 +88,16 @@ def test_a_variable_that_turns_engines_off_forbids_measuring(page: Page) -> None
     content, text = page(HSA_ENABLE_SDMA="0")
     assert "HSA_ENABLE_SDMA=0: copies would run on compute units" in content["first"]
     assert "c3 measure" not in text
+
+
+def test_a_runtime_that_is_too_old_is_one_line(hsa_include: Path, page: Page) -> None:
+    flags = ["-fvisibility=hidden", "-DRELEASE=5", "-Wno-unused-function"]
+    old = compiled("libhsa-runtime64.so.1", Path(__file__).with_name("double"), [hsa_include], flags)
+    content, _ = page(LD_LIBRARY_PATH=str(old.parent))
+    ((state, words),) = says(content, "runtime")
+    assert state == "no"
+    assert "is too old or not AMD's library: it has no hsa_amd_memory_async_copy_on_engine" in words
+    assert content["next"] == EXPLAIN
 
 
 def test_no_library_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
