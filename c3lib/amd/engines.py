@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any, Iterator, Sequence
+from typing import Any, Collection, Iterator, Sequence
 
 from c3lib.amd import driver
 from c3lib.amd.agents import Gpu
@@ -219,31 +219,34 @@ def choose_engines(runtime: Runtime, gpus: Sequence[Gpu], mode: str = "push", li
     choices: list[Choice] = []
     dropped: dict[tuple[int, int], EngineProof] = {}
     for copier, gpu in enumerate(gpus):
+        peers = [peer for peer in range(len(gpus)) if peer != copier]
+        accepted = {peer: runtime.idle_engines(gpus[peer], gpu) for peer in peers}
+        preferred = {peer: accepted[peer] & runtime.preferred_engine(gpus[peer], gpu) for peer in peers}
+        first = {peer: candidates(accepted[peer], preferred[peer], copier ^ peer)[:1] for peer in peers}
         used: set[int] = set()
-        for peer, other in enumerate(gpus):
-            if peer == copier:
-                continue
-            accepted = runtime.idle_engines(other, gpu)
-            preferred = accepted & runtime.preferred_engine(other, gpu)
-            for engine in candidates(accepted, preferred, copier ^ peer, used):
+        for peer in peers:
+            others = used.union(*(first[other] for other in peers if other != peer))
+            for engine in candidates(accepted[peer], preferred[peer], copier ^ peer, others):
                 if (copier, engine) in dropped:
                     continue
-                ends = (other, gpu) if mode == "push" else (gpu, other)
+                ends = (gpus[peer], gpu) if mode == "push" else (gpu, gpus[peer])
                 proof = prove_engine(runtime, *ends, engine, limit_s, mode)
                 if proof.proven:
-                    how = "preferred" if preferred >> engine & 1 else "chosen"
-                    choices.append(Choice(copier, peer, engine, how, accepted, proof))
+                    how = "preferred" if preferred[peer] >> engine & 1 else "chosen"
+                    choices.append(Choice(copier, peer, engine, how, accepted[peer], proof))
                     used.add(engine)
                     break
                 dropped[copier, engine] = proof
             else:
                 tried = "; ".join(str(proof) for (rank, _), proof in dropped.items() if rank == copier)
-                raise C3Error(f"amd: {gpu} has no SDMA engine that reaches {other}: {tried or 'none is idle for it'}")
+                raise C3Error(
+                    f"amd: {gpu} has no SDMA engine that reaches {gpus[peer]}: {tried or 'none is idle for it'}"
+                )
     return Engines(mode, tuple(choices), tuple(map(str, dropped.values())), len(gpus))
 
 
-def candidates(accepted: int, preferred: int, distance: int, used: set[int]) -> list[int]:
-    """Engines to try for a peer, best first: preferred ones, then those not ``used`` for another, even ones first.
+def candidates(accepted: int, preferred: int, distance: int, others: Collection[int] = ()) -> list[int]:
+    """Engines to try for a peer, best first: preferred ones, then those not of ``others``, for other peers; even first.
 
     ``distance`` is the exclusive or of the two ranks, another one for each peer: with 14 peer engines numbered from 2
     it makes ``2 * distance`` come first, so that the two ends of a link use engines of one number.
@@ -252,4 +255,4 @@ def candidates(accepted: int, preferred: int, distance: int, used: set[int]) -> 
     listed.sort(key=lambda engine: engine % 2)
     start = (distance - 1) % len(listed) if listed else 0
     turned = listed[start:] + listed[:start]
-    return sorted(turned, key=lambda engine: (not preferred >> engine & 1, engine in used))
+    return sorted(turned, key=lambda engine: (not preferred >> engine & 1, engine in others))

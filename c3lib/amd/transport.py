@@ -7,6 +7,7 @@ in the order of the steps: what a copy depends on is never behind it on the same
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,7 +16,7 @@ from typing import Sequence
 from c3lib.amd.buffers import Buffers, Issue
 from c3lib.amd.copies import PACKET_NBYTES, QUEUE_PACKETS, Copy
 from c3lib.amd.engines import Engines
-from c3lib.amd.signals import Signal
+from c3lib.amd.signals import Signal, TookTooLong
 from c3lib.errors import C3Error
 
 LIMIT_S = 20.0
@@ -89,8 +90,6 @@ class SdmaCopies:
 
     def ready(self) -> None:
         """Shut the gate and set the signals anew; the last run must have ended."""
-        for lane in self.buffers.runtime._lanes.values():
-            lane.waiting = 0
         self.gate.set(1)
         for each in (each for step in self._steps for each in step):
             each.signal.set(len(each.issues))
@@ -117,13 +116,20 @@ class SdmaCopies:
             C3Error: they were not within ``limit_s``, or an engine reported an error; names the step, and the copies
                 that have not come, by rank and engine. The buffers are of no use then, and stay allocated.
         """
-        until_s = self.buffers.runtime.now_s() + limit_s
+        until_s = time.monotonic() + limit_s
         for step in self._steps:
             for each in step:
-                what = self._say(each.issues[0]) if len(each.issues) == 1 else f"{len(each.issues)} copies"
-                left_s = max(0.0, until_s - self.buffers.runtime.now_s())
+                which = self._say(each.issues[0]) if len(each.issues) == 1 else f"{len(each.issues)} copies"
+                what = f"step {each.issues[0].step} of {self.buffers.plan}, {which},"
                 try:
-                    each.signal.wait(left_s, f"step {each.issues[0].step} of {self.buffers.plan}, {what},")
+                    each.signal.wait(max(0.0, until_s - time.monotonic()), what)
+                except TookTooLong as error:
+                    self._give_up()
+                    left = f"{each.signal.value} of {len(each.issues)} still to come"
+                    raise TookTooLong(
+                        f"amd: {what} did not end within {limit_s:g} s, {left}; an engine hangs, or a buffer's access "
+                        f"was not granted; {self._missing(step)}"
+                    ) from error
                 except C3Error as error:
                     self._give_up()
                     raise C3Error(f"{error}; {self._missing(step)}") from error
