@@ -17,6 +17,9 @@ from c3lib.errors import C3Error, unknown
 
 EVIDENCE = ("reported", "modelled", "measured")
 
+NOT_A_MEASUREMENT = "not a measurement"
+"""What rows say that look measured but were run without the hardware: they can be shown, but never be stored."""
+
 
 @dataclass(frozen=True)
 class Constant:

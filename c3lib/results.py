@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from c3lib.constants import EVIDENCE
+from c3lib.constants import EVIDENCE, NOT_A_MEASUREMENT
 from c3lib.errors import C3Error, unknown
 from c3lib.files import ROOT, read_text, write_together
 
@@ -59,8 +59,14 @@ def _commit() -> str:
 
 
 def write_table(frame: pd.DataFrame, path: Path | str, **more: Any) -> Path:
-    """Write ``frame`` as CSV and ``<path>.json`` beside it (provenance and SHA-256 of the CSV): both or neither."""
+    """Write ``frame`` as CSV and ``<path>.json`` beside it (provenance and SHA-256 of the CSV): both or neither.
+
+    Raises:
+        C3Error: rows that are not a measurement, or an error of the file system.
+    """
     path = Path(path)
+    if "evidence" in frame and frame["evidence"].eq(NOT_A_MEASUREMENT).any():
+        raise C3Error(f"{path}: not written: rows that are {NOT_A_MEASUREMENT} are shown but never stored")
     text = frame.to_csv(index=False, lineterminator="\n")
     digest = hashlib.sha256(text.encode()).hexdigest()
     sidecar = {"sha256": digest, "rows": len(frame), **provenance(**more)}
@@ -108,14 +114,15 @@ def publishable(frame: pd.DataFrame) -> pd.DataFrame:
     kinds = sorted(map(str, frame["evidence"].unique()))
     if len(kinds) > 1:
         raise C3Error(f"results: evidence must not be mixed in one series, found {', '.join(kinds)}")
-    if kinds[0] not in EVIDENCE:
+    if kinds[0] not in (*EVIDENCE, NOT_A_MEASUREMENT):
         raise unknown("evidence", kinds[0], EVIDENCE)
     # Compared with True: an empty or foreign value is not a verification.
-    unverified = frame[(frame["evidence"] == "measured") & ~frame["verified"].eq(True).astype(bool)]
+    compared = frame["evidence"].isin(("measured", NOT_A_MEASUREMENT))
+    unverified = frame[compared & ~frame["verified"].eq(True).astype(bool)]
     if len(unverified):
         row = unverified.iloc[0]
         raise C3Error(
-            f"results: {len(unverified)} measured rows failed the byte check, "
+            f"results: {len(unverified)} {kinds[0]} rows failed the byte check, "
             f"first {row['scenario']} under {row['strategy']}"
         )
     return frame

@@ -56,7 +56,7 @@ class Backend(Protocol):
     """
 
     name: str
-    evidence: str  # "modelled" or "measured"
+    evidence: str  # "modelled" or "measured", or that it is not a measurement
     deterministic: bool
 
     def __init__(self, node: Node, suite: str = AD_HOC) -> None: ...
@@ -66,7 +66,12 @@ class Backend(Protocol):
         ...
 
 
-_BACKENDS = {"cuda": ("cuda", "CudaBackend"), "model": ("modelled", "Modelled"), "replay": ("replay", "Replay")}
+_BACKENDS = {
+    "cuda": ("cuda", "CudaBackend"),
+    "hip": ("hip", "HipBackend"),
+    "model": ("modelled", "Modelled"),
+    "replay": ("replay", "Replay"),
+}
 """Name to module and class; a module is imported only when its backend is used."""
 
 

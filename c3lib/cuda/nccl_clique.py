@@ -9,6 +9,7 @@ from weakref import finalize
 
 from c3lib.cuda.device import Cuda
 from c3lib.cuda.nccl_library import (
+    OLDEST,
     POLICY_ZERO,
     SYMMETRIC,
     UINT8,
@@ -44,14 +45,17 @@ class _Window:
 class Clique:
     """Communicators of all ranks of this process, rank r on ``cudas[r]``.
 
-    ``ctas`` thread blocks for every collective, 0 for NCCL's own choice. ``library`` stands in for NCCL's in tests.
+    ``ctas`` thread blocks for every collective, 0 for NCCL's own choice. ``library`` is used in place of NCCL's (it is
+    RCCL's, or a test's), unless it is older than ``oldest``.
 
     Raises:
         C3Error: no NCCL or one older than 2.28, an unknown variant, fewer than two GPUs or one of them twice,
             ``ctas`` where there are none, a refusal of NCCL.
     """
 
-    def __init__(self, cudas: Sequence[Cuda], variant: str = "nccl", ctas: int = 0, *, library: Any = None):
+    def __init__(
+        self, cudas: Sequence[Cuda], variant: str = "nccl", ctas: int = 0, *, library: Any = None, oldest: int = OLDEST
+    ):
         if variant not in VARIANTS:
             raise unknown("variant of nccl", variant, VARIANTS)
         if variant == "nccl_zero_cta" and ctas:
@@ -63,7 +67,7 @@ class Clique:
             raise C3Error(f"{variant}: needs two or more different GPUs, not {devices}")
         self.cudas, self.variant, self.ctas = list(cudas), variant, ctas
         self.library = library or load_library()
-        require_version(self.library)
+        require_version(self.library, oldest)
         chosen = {"blocking": 1}
         if ctas:
             chosen |= {"minCTAs": ctas, "maxCTAs": ctas}

@@ -92,12 +92,18 @@ def load_library() -> Any:
     # With NVLS NCCL makes multicast objects over all GPUs, which can put a shared host's GPUs out of service.
     # A value that the user set stands. NCCL reads it when the first communicator is made.
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-    library = _open_library()
+    library = declare(_open_library())
+    require_version(library)
+    return library
+
+
+def declare(library: Any) -> Any:
+    """Tell ctypes the types of the functions that a library has; also of AMD's RCCL, which has the same interface."""
     for name, kind in (("ncclGetErrorString", _INT), ("ncclGetLastError", _POINTER)):
         getattr(library, name).argtypes, getattr(library, name).restype = (kind,), ctypes.c_char_p
-    require_version(library)  # before functions are named that an older one lacks
     for name, kinds in _PROTOTYPES.items():
-        getattr(library, name).argtypes, getattr(library, name).restype = kinds, _INT
+        if hasattr(library, name):  # an older one lacks some
+            getattr(library, name).argtypes, getattr(library, name).restype = kinds, _INT
     return library
 
 
@@ -131,14 +137,13 @@ def version_text(version: int) -> str:
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
-def require_version(library: Any) -> None:
-    """Raises :class:`C3Error` for a library older than :data:`OLDEST`."""
+def require_version(library: Any, oldest: int = OLDEST) -> None:
+    """Raises :class:`C3Error` for a library older than ``oldest``."""
     version = version_of(library)
-    if version < OLDEST:
-        raise C3Error(
-            f"nccl: this is NCCL {version_text(version)}; zero CTAs and ncclAlltoAll need at least "
-            f"{version_text(OLDEST)}, which torch 2.11 brings"
-        )
+    if version < oldest:
+        needs = "zero CTAs and ncclAlltoAll need" if oldest == OLDEST else "what is used of it needs"
+        brings = ", which torch 2.11 brings" if oldest == OLDEST else ""
+        raise C3Error(f"nccl: this is NCCL {version_text(version)}; {needs} at least {version_text(oldest)}{brings}")
 
 
 def call(library: Any, doing: str, name: str, *arguments: Any) -> None:
