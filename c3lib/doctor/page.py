@@ -16,7 +16,7 @@ LEGEND = "ok: there and working. note: worth knowing. no: missing, broken or in 
 
 def text(reading: Reading, found: Sequence[Line], environment: Sequence[Line], verdict: Verdict) -> str:
     """The page, as text of at most 120 columns."""
-    parts = [_title(reading)]
+    parts = [paragraph(_title(reading), WIDE)]
     parts.append(table(("topic", "state", "found"), _grouped(found), WIDE))
     parts.append("Environment\n" + table(("state", "variable"), [(e.state, e.says) for e in environment], WIDE))
     parts.append("Can be measured or shown here\n" + table(("can", "what", "why not"), _abilities(verdict), WIDE))
@@ -46,7 +46,7 @@ def content(reading: Reading, found: Sequence[Line], environment: Sequence[Line]
 
 def _title(reading: Reading) -> str:
     if reading.stand_in:
-        return f"This machine: {reading.stand_in}, not a measurement"
+        return f"Not a measurement: {reading.stand_in}"
     names = sorted({gpu.name for gpu in reading.gpus})
     return f"This machine: {f'{len(reading.gpus)}x ' + ' and '.join(names) if names else 'no GPU that can be used'}"
 

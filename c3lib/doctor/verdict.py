@@ -70,7 +70,7 @@ def judge(reading: Reading, blocked: str, refused: str, nodes: Iterable[Node]) -
             continue
         why = in_the_way or next((reading.lacks[thing] for thing in things if thing in reading.lacks), "")
         abilities.append(Ability(what, not why, why))
-    fit = fitting(reading, nodes)
+    fit = [] if reading.stand_in else fitting(reading, nodes)
     measures = any(ability.can for ability in abilities[1:])
     return Verdict(tuple(abilities), tuple(node.name for node in fit), *_next(reading, in_the_way, fit, measures))
 

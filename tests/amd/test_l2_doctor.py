@@ -37,7 +37,7 @@ def test_real_runtime_is_told_and_its_engines_are_proved(over_the_model: pytest.
     ]
     assert content["hardware"] is False
     assert "model" in content["stand_in"]
-    assert "not a measurement" in text
+    assert text.startswith("Not a measurement: ")
     assert "c3 measure" not in text
 
 
