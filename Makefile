@@ -105,7 +105,7 @@ notebooks := $(sort $(wildcard notebooks/*.ipynb))
 names := $(notebooks:notebooks/%.ipynb=%)
 done := $(names:%=$(BUILD)/%.done)
 
-.PHONY: figures report lab test test-device style lint bench clean help
+.PHONY: figures report lab test test-amd test-device style lint bench clean help
 
 figures: $(done) ## make every figure; again at once: only those whose notebook, data or code changed
 	@echo "up to date: $(words $(names)) of $(words $(names)) notebooks; their figures are in $(FIGURES)/"
@@ -130,6 +130,11 @@ test: style ## style, then every tier of tests that this machine can run
 # One process: tests that time a GPU share it with nothing.
 test-device: $(ready-all) ## the tests that need a GPU; where there is none they are reported as not run, and make fails
 	@exec $(PY) -m pytest -m device -p no:benchmark -p no:xdist tests/device
+
+# What needs no AMD GPU: AMD's header, our double of AMD's library, and that library itself (fetched into build/amd, once)
+# over a model of the driver. Where one cannot be had it is reported as not run, with what would get it, and make fails.
+test-amd: $(ready-all) ## the AMD backend without an AMD GPU, in layers; each says what it proves and what not
+	@exec $(PY) -m pytest -n 2 --dist worksteal -m amd -p no:benchmark tests/amd
 
 # No cache: whether an import is c3lib's own depends on what lies beside it, and a cached verdict outlives that.
 style: $(ready-all)

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import amd_layers
 import pytest
 from hypothesis import settings
 
@@ -65,13 +66,24 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     for tier, (ran, reasons) in _tier_counts(config).items():
         why = "; ".join(sorted(reasons)) or "no test selected"
         said.append(f"{tier}: {ran} run" if ran else f"{tier}: NOT RUN ({why})")
+    amd_layers.say(terminalreporter.write_line, _layers(config))
     terminalreporter.write_line("tiers  " + " | ".join(said))
+
+
+def _layers(config: pytest.Config) -> dict[str, tuple[int, set[str]]]:
+    stats = config.pluginmanager.get_plugin("terminalreporter").stats
+    return amd_layers.ran_and_why_not(
+        report for outcome in ("passed", "failed", "error", "skipped") for report in stats.get(outcome, [])
+    )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Who asks for the device tier by name and runs none of it must not see a success."""
-    asked = session.config.getoption("markexpr", "").strip() == "device"
-    is_worker = hasattr(session.config, "workerinput")
-    if asked and not is_worker and _tier_counts(session.config)["device"][0] == 0:
+    """Who asks for the tier device or amd by name, and runs none of it or of a layer, must not see a success."""
+    asked = session.config.getoption("markexpr", "").strip()
+    if hasattr(session.config, "workerinput"):
+        return
+    missing = asked == "device" and _tier_counts(session.config)["device"][0] == 0
+    missing |= asked == "amd" and not all(ran for ran, _ in _layers(session.config).values())
+    if missing:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

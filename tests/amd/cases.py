@@ -112,6 +112,7 @@ CASES = (
     ),
     Case("Ctrl-C", "interrupted", else_=True),
     Case("after a fork", "forked", else_=True),
+    Case("spawned workers", "spawned", {"exit status": [0, 0]}),
     # Access and limits.
     Case(
         "access taken away", "access",

@@ -5,18 +5,20 @@ Nothing here needs an AMD GPU, and nothing that is seen here is a measurement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+import build_double
 import get_runtime
 import pytest
-from build_model import compiled
 from cases import Case
 from get_runtime import NotObtained, header_folder
 from layers import Layer, this_python
 from run_real import Real, clean_environment, real
 
 HERE = Path(__file__).parent
+T = TypeVar("T")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -27,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("amd")
 
 
-def _or_not_run(layer: str, obtain):
+def _or_not_run(layer: str, obtain: Callable[[], T]) -> T:
     """What ``obtain`` gives; where it cannot be had, a skip that says why and which command would get it."""
     try:
         return obtain()
@@ -44,8 +46,7 @@ def hsa_include() -> Path:
 @pytest.fixture(scope="session")
 def double(hsa_include: Path) -> Path:
     """Our double of ``libhsa-runtime64.so.1``, compiled against AMD's header."""
-    flags = ["-fvisibility=hidden", "-Wl,-soname,libhsa-runtime64.so.1"]
-    return _or_not_run("L1", lambda: compiled("libhsa-runtime64.so.1", HERE / "double", [hsa_include], flags))
+    return _or_not_run("L1", build_double.double)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The layers without an AMD GPU: what each proves and what not, and a scenario run on one of them."""
+"""A layer without an AMD GPU, as the scenarios see it: a library, and a process that can load it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,6 @@ from cases import Case
 
 LIMIT_S = 120  # of one scenario, on cores that are shared
 SCRIPT = Path(__file__).with_name("scenarios.py")
-
-PROVES = {
-    "L0": (
-        "our table of AMD's functions agrees with AMD's header: names, arity, widths, layout, constants",
-        "how the library behaves",
-    ),
-    "L1": (
-        "on our double of the library, plans move every byte; hangs, corruption, dropped copies and errors are noticed",
-        "that AMD's library behaves so: L2 runs the same scenarios",
-    ),
-    "L2": (
-        "AMD's own user-space library, unmodified, does on chosen SDMA engines what our code takes it to do",
-        "anything of a GPU: bandwidth, latency, overlap, coherence, kernels, real faults. The driver and the engines "
-        "below the library are our model",
-    ),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from c3lib.amd.agents import Gpu
 from c3lib.amd.runtime import Runtime
 from c3lib.amd.signals import TookTooLong
 from c3lib.errors import C3Error
@@ -27,11 +26,13 @@ class Pair:
         for buffer in (self.from_, self.to):
             runtime.allow(buffer, [*runtime.gpus, *runtime.cpus])
 
-    def copy(self, done: Any, engine: int, depends: tuple[Any, ...] = (), pull: bool = False) -> None:
+    def copy(
+        self, done: Any, engine: int, depends: tuple[Any, ...] = (), pull: bool = False, nbytes: int | None = None
+    ) -> None:
         """Copy one to the other; with ``pull`` by an engine of the GPU that receives."""
-        agents: list[Gpu] = [self.to.agent, self.from_.agent]  # type: ignore[list-item]
-        dst, src = reversed(agents) if pull else agents
-        self.runtime.copy(self.to.address, dst, self.from_.address, src, self.nbytes, done, engine, depends)
+        dst, src = (self.from_.agent, self.to.agent) if pull else (self.to.agent, self.from_.agent)
+        nbytes = self.nbytes if nbytes is None else nbytes
+        self.runtime.copy(self.to.address, dst, self.from_.address, src, nbytes, done, engine, depends)
 
     def idle(self) -> int:
         """Mask of idle engines of the GPU that sends."""

@@ -7,6 +7,7 @@ Children of that Python start without the loader; give them :func:`command` too.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -45,6 +46,13 @@ class Real:
             "--preload", str(self.model), sys.executable, *arguments,
         ]  # fmt: skip
 
+    def wrapper(self, folder: Path) -> Path:
+        """A command in ``folder`` that is to Python's arguments what :meth:`command` is: for spawned workers."""
+        script = folder / "python"
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(self.command())} "$@"\n')
+        script.chmod(0o755)
+        return script
+
     def environment(self, folder: Path, topology: Topology, sdma_queues: int | None = None) -> dict[str, str]:
         """Environment for :meth:`command`: the model serves ``topology``, whose files are written below ``folder``.
 
@@ -53,6 +61,7 @@ class Real:
         ours = {
             "C3_MODEL_TOPOLOGY": str(topology.write(folder / "topology")),
             "C3_MODEL_GPUS": str(topology.gpus),
+            "C3_PYTHON": str(self.wrapper(folder)),
             "HSAKMT_DEBUG_LEVEL": "3",
         }
         if sdma_queues is not None:
@@ -80,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="c3-topology-") as folder:
-        environment = here.environment(Path(folder), Topology()) | {"C3_HSA_LIBRARY": str(here.library)}
+        environment = here.environment(Path(folder), Topology())
         return subprocess.run(here.command(*arguments), env=environment).returncode
 
 

@@ -41,6 +41,7 @@ SCENARIOS: dict[str, Callable[[Runtime], Facts]] = {
     "who_copies": copies.who_copies,
     "interrupted": copies.interrupted,
     "forked": copies.forked,
+    "spawned": copies.spawned,
     "access": limits.access,
     "full_ring": limits.full_ring,
     "path": limits.path,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from collections.abc import Callable
 from pair import KIB, NEVER_S, SOON_S, Facts, Pair, ends, refused
 
 from c3lib.amd import table
-from c3lib.amd.runtime import Runtime
+from c3lib.amd.runtime import Runtime, open_runtime
 
 
 def what_is_there(runtime: Runtime) -> Facts:
@@ -53,7 +55,7 @@ def refusals(runtime: Runtime) -> Facts:
         "no signal": pair.raw(1 << first, signal=no_signal),
         "ours: host engine for a peer": refused(lambda: pair.copy(done, 0)),
         "ours: engine 16": refused(lambda: pair.copy(done, 16)),
-        "ours: no bytes": refused(lambda: Pair.copy(resized(pair, 0), done, first)),
+        "ours: no bytes": refused(lambda: pair.copy(done, first, nbytes=0)),
         "signal untouched by all that was refused": done.value,
     }
 
@@ -132,6 +134,20 @@ def forked(runtime: Runtime) -> Facts:
     return facts | {"goes on in the parent": ends(done, SOON_S)}
 
 
-def resized(pair: Pair, nbytes: int) -> Pair:
-    pair.nbytes = nbytes
-    return pair
+def spawned(runtime: Runtime) -> Facts:
+    """Spawned workers open the runtime for themselves. They start as this process did: C3_PYTHON says how."""
+    context = multiprocessing.get_context("spawn")
+    context.set_executable(os.environ.get("C3_PYTHON", sys.executable))
+    workers = [context.Process(target=_work, args=(runtime.library.path,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return {"exit status": [worker.exitcode for worker in workers]}
+
+
+def _work(library: str) -> None:
+    runtime = open_runtime(library)
+    done = runtime.signal(1)
+    Pair(runtime).copy(done, 4)
+    sys.exit(0 if ends(done, SOON_S) else 1)

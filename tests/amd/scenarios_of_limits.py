@@ -90,7 +90,7 @@ def path(runtime: Runtime) -> Facts:
     after = pair.idle()
 
     def verdict(engine: int) -> str:
-        seen = tuple(mask >> engine & 1 for mask in (before, held, after))
+        seen = (before >> engine & 1, held >> engine & 1, after >> engine & 1)
         said = {(1, 0, 1): "engine", (1, 1, 1): NONE_BUSY, (1, 0, 0): NO_QUEUE}
         return said.get(seen, f"idle: {seen}") if engine in ended else "the copy never ended"
 

@@ -6,7 +6,7 @@ Also what surrounds it: the private runtime leaves the system as it was, and not
 from __future__ import annotations
 
 import subprocess
-from collections import defaultdict
+from collections import Counter
 from pathlib import Path
 
 import get_runtime
@@ -35,7 +35,8 @@ def test_the_engine_that_copies_is_that_of_the_agent_given_as_source(l2: Layer, 
 def test_an_all_gather_of_8_ranks_uses_7_engines_of_each_gpu_and_moves_what_the_plan_says(l2: Layer, tmp_path) -> None:
     found = l2.run(Case("all-gather", "one_all_gather"), tmp_path)
     assert found["facts"] == {"all-gather": "exact"}
-    engines, nbytes = defaultdict(int), defaultdict(int)
+    engines: Counter[int] = Counter()
+    nbytes: Counter[int] = Counter()
     for queue in peer_queues(found):
         engines[queue["gpu"]] += 1
         nbytes[queue["gpu"]] += queue["nbytes"]
