@@ -139,6 +139,7 @@ def test_a_signal_does_not_tell_of_wrong_bytes_but_comparing_does(runtime, contr
     pair, signal = Pair(runtime), runtime.signal(1)
     pair.write(random_bytes(2))
     pair.copy(signal)
+    signal.wait(SOON_S, "the copy of other bytes")
     pair.write(random_bytes(3))
     control.fault(kind, gpu=0, engine=4)
     signal = runtime.signal(1)

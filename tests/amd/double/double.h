@@ -62,6 +62,7 @@ struct engine {
   struct copy *first, *last;
   int waiting;    /* copies in the queue, the one under way too */
   bool running;   /* its thread was started */
+  _Atomic bool waits; /* its first copy waits for a signal */
   bool held;      /* it does nothing until it is let go or reset */
   bool has_queue; /* the driver gave it one */
   bool lost;      /* it got none, and is taken for busy from then on */
@@ -111,12 +112,11 @@ uint32_t agent_bit(const struct agent *agent);
 struct signal *signal_of(hsa_signal_t handle);
 void signal_add(struct signal *signal, int64_t change);
 void signal_set(struct signal *signal, int64_t value);
-void signals_wake(void);
-bool signals_reach_zero(struct signal *const *list, uint32_t count, const _Atomic unsigned *epoch, unsigned mine);
 
 /* engines.c */
 extern _Atomic unsigned epoch;
 extern _Atomic bool profiling;
+void engines_look(void); /* a signal that copies may wait for has become 0 */
 void engines_reset(void);
 
 /* control.c */

@@ -45,26 +45,56 @@ static bool carry_out(struct engine *engine, struct copy *copy) {
   return true;
 }
 
+/* Engines whose first copy waits for a signal: their threads sleep, and whoever sets a signal to 0 wakes them. */
+static _Atomic int waiting_engines;
+
+/* Whether the first copy can go, with the engine locked. Says first that the engine waits, and looks then, so that no
+ * signal can come in between unseen. */
+static bool due(struct engine *engine, const struct copy *copy) {
+  if (copy->depends && !engine->waits) {
+    engine->waits = true;
+    waiting_engines++;
+  }
+  for (uint32_t i = 0; i < copy->depends; i++)
+    if (copy->depend[i]->value) return false;
+  if (engine->waits) {
+    engine->waits = false;
+    waiting_engines--;
+  }
+  return true;
+}
+
+void engines_look(void) {
+  if (!waiting_engines) return;
+  for (int i = 0; i < agent_count; i++)
+    for (int k = 0; k <= MAX_ENGINES; k++) {
+      struct engine *engine = &agents[i].engine[k];
+      if (!engine->waits) continue;
+      pthread_mutex_lock(&engine->lock);
+      pthread_cond_broadcast(&engine->changed);
+      pthread_mutex_unlock(&engine->lock);
+    }
+}
+
 /* A copy that waits for a signal keeps all behind it waiting, as the packet that polls it does. */
 static void *work(void *argument) {
   struct engine *engine = argument;
   pthread_mutex_lock(&engine->lock);
   for (;;) {
     struct copy *copy = engine->first;
-    if (!copy || (engine->held && copy->epoch == epoch)) {
+    if (!copy || (copy->epoch == epoch && (engine->held || !due(engine, copy)))) {
       pthread_cond_wait(&engine->changed, &engine->lock);
       continue;
     }
-    pthread_mutex_unlock(&engine->lock);
-    const bool due = signals_reach_zero(copy->depend, copy->depends, &epoch, copy->epoch) && copy->epoch == epoch;
-    pthread_mutex_lock(&engine->lock);
-    if (due && engine->held) continue;
-    pthread_mutex_unlock(&engine->lock);
-    const bool done = due && carry_out(engine, copy);
-    pthread_mutex_lock(&engine->lock);
-    if (due && !done && copy->epoch == epoch) {
-      engine->held = true;
-      continue;
+    bool done = false;
+    if (copy->epoch == epoch) {
+      pthread_mutex_unlock(&engine->lock);
+      done = carry_out(engine, copy);
+      pthread_mutex_lock(&engine->lock);
+      if (!done && copy->epoch == epoch) {
+        engine->held = true;
+        continue;
+      }
     }
     if (!done) engine->waiting--; /* of an epoch that is over */
     engine->first = copy->next;
@@ -90,7 +120,8 @@ static void enqueue(struct engine *engine, struct copy *copy) {
   else
     engine->first = copy;
   engine->last = copy;
-  if (!engine->waiting++) pthread_cond_broadcast(&engine->changed);
+  engine->waiting++;
+  if (engine->first == copy && due(engine, copy)) pthread_cond_broadcast(&engine->changed);
   pthread_mutex_unlock(&engine->lock);
 }
 
@@ -197,7 +228,6 @@ EXPORT hsa_status_t hsa_amd_profiling_get_async_copy_time(hsa_signal_t handle,
 /* Forget all copies that wait or hang, without a word to their signals; returns when every queue is empty. */
 void engines_reset(void) {
   epoch++;
-  signals_wake();
   for (int i = 0; i < agent_count; i++) {
     agents[i].queues = 0;
     for (int k = 0; k <= MAX_ENGINES; k++) {

@@ -7,7 +7,7 @@
 
 #define MARK 0x5167a15167a1ull
 
-/* Whoever waits for any signal sleeps here; who changes one pays for waking only when somebody sleeps. */
+/* Callers that wait for any signal sleep here; who changes one pays for waking only when somebody sleeps. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -25,7 +25,8 @@ struct signal *signal_of(hsa_signal_t handle) {
   return signal && signal->mark == MARK ? signal : NULL;
 }
 
-void signals_wake(void) {
+static void tell(const struct signal *signal) {
+  if (!signal->value) engines_look();
   pthread_once(&once, set_clock);
   if (!sleepers) return;
   pthread_mutex_lock(&lock);
@@ -35,29 +36,12 @@ void signals_wake(void) {
 
 void signal_add(struct signal *signal, int64_t change) {
   atomic_fetch_add(&signal->value, change);
-  signals_wake();
+  tell(signal);
 }
 
 void signal_set(struct signal *signal, int64_t value) {
   atomic_store(&signal->value, value);
-  signals_wake();
-}
-
-/* Sleep until all are 0; false when the epoch is no longer mine. */
-bool signals_reach_zero(struct signal *const *list, uint32_t count, const _Atomic unsigned *epoch, unsigned mine) {
-  uint32_t met = 0;
-  if (!count) return *epoch == mine;
-  pthread_once(&once, set_clock);
-  sleepers++;
-  pthread_mutex_lock(&lock);
-  while (*epoch == mine) {
-    while (met < count && !list[met]->value) met++;
-    if (met == count) break;
-    pthread_cond_wait(&changed, &lock);
-  }
-  pthread_mutex_unlock(&lock);
-  sleepers--;
-  return met == count;
+  tell(signal);
 }
 
 EXPORT hsa_status_t hsa_signal_create(hsa_signal_value_t value, uint32_t consumers, const hsa_agent_t *list,
