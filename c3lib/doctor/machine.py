@@ -21,7 +21,7 @@ PACKAGES = {
 _PCI_VENDORS = {"0x10de": "nvidia", "0x1002": "amd"}
 _PCI_CLASSES = ("0x03", "0x12")  # display controllers and processing accelerators
 _CONTROL = {"nvidia": "dev/nvidiactl", "amd": "dev/kfd"}
-_FILES = {"nvidia": ("dev", r"nvidia\d+"), "amd": ("dev/dri", r"renderD\d+")}  # one for each GPU
+_FILES = {"nvidia": ("dev", r"nvidia\d+"), "amd": ("dev/dri", r"render\w+")}  # one for each GPU
 
 
 @dataclass(frozen=True)
