@@ -166,3 +166,42 @@ def predicted(rows, longer=1.1):
     fraction = (speedup - 1) / (one["ideal"] - 1)
     one = one.assign(concurrent_s=end_s, speedup=speedup, fraction_of_ideal=fraction, repetition=0)
     return RESULTS.validate(one[list(RESULTS.columns)].reset_index(drop=True))
+
+
+def energy():
+    """That of one GPU, by NCCL in place of our kernel."""
+    rows = made.energy()
+    by_nccl = rows["transport"].replace("sm_kernel", "nccl")
+    return schemas()["energy"].validate(rows.assign(node=NODE, transport=by_nccl))
+
+
+STEP_S = {"none": 0.05, "nccl": 0.1, "copy_engine": 0.08}
+
+
+def fsdp_step(jitter=0.01):
+    """Two sizes, the larger twice as long; copy engines save a fifth of a step."""
+    rows = []
+    for size, tokens in (("half", 2048), ("equal", 1024)):
+        for transport, step_s in STEP_S.items():
+            for repetition in range(made.REPEATS):
+                rows.append(
+                    {
+                        "node": NODE,
+                        "evidence": "measured",
+                        "model": "decoder, 8 blocks",
+                        "size": size,
+                        "layers": 8,
+                        "hidden": 6144,
+                        "tokens": tokens,
+                        "ranks": 2,
+                        "parameter_bytes": 7 * 10**9,
+                        "block_bytes": 9 * 10**8,
+                        "transport": transport,
+                        "repetition": repetition,
+                        "steps": 3,
+                        "step_s": step_s * tokens / 1024 * made.spread(repetition, jitter),
+                        "loss": 1.0,
+                        **made.PROOF,
+                    }
+                )
+    return schemas()["fsdp_step"].validate(pd.DataFrame(rows))

@@ -14,11 +14,13 @@ from c3lib.figures import (
     clusters,
     link_use,
     measured_c3,
+    measured_energy,
     measured_gain,
     memory_limit,
     one_local_copy,
     predicted_ladder,
     style,
+    training_step,
     who_overlaps,
     wire_bytes,
 )
@@ -26,7 +28,9 @@ from c3lib.files import ROOT
 from c3lib.hardware import load_node
 from c3lib.workload import Gemm
 
-TABLES = {name: getattr(made, name)() for name in ("transports", "links", "isolated", "order", "suite")}
+TABLES = {
+    name: getattr(made, name)() for name in ("transports", "links", "isolated", "order", "suite", "energy", "fsdp_step")
+}
 TOLD = made.predicted(TABLES["suite"])
 
 # name: (table, figure, findings)
@@ -37,6 +41,8 @@ FIGURES = {
     "wire_bytes": ("links", wire_bytes.wire_bytes, [wire_bytes.finding]),
     "clusters": ("order", clusters.clusters, [clusters.finding]),
     "link_use": ("isolated", link_use.by_size, [link_use.finding]),
+    "energy": ("energy", measured_energy.energy, [measured_energy.finding_energy]),
+    "training_step": ("fsdp_step", training_step.step_times, [training_step.finding]),
     "memory_limit": ("suite", memory_limit.memory_limit, [memory_limit.finding]),
     "ladder": (
         "suite",
@@ -159,6 +165,33 @@ def test_where_no_sms_were_left_free_there_is_nothing_to_show():
     rows = made.order()
     with pytest.raises(C3Error, match="beside a GEMM that leaves SMs free"):
         clusters.clusters(rows[(rows["sms_asked"] == 0) | (rows["transport"] == "none")])
+
+
+# --- a training step ---
+
+
+def test_a_step_is_compared_with_that_by_nccl_of_the_same_repetition():
+    table = training_step.steps(made.fsdp_step()).set_index(["tokens", "transport"])
+    assert list(table.index[:3]) == [(1024, "none"), (1024, "copy_engine"), (1024, "nccl")]
+    for tokens, longer in ((1024, 1), (2048, 2)):
+        row = table.loc[tokens, "copy_engine"]
+        assert row["median"] == pytest.approx(0.08 * longer)
+        assert [row["ratio"], row["ratio_low"], row["ratio_high"]] == pytest.approx([0.8] * 3)
+    text = training_step.finding(made.fsdp_step())
+    assert "copy engine 80.0 ms (-20.0 % [-20.0 %, -20.0 %]), 40% less on top of unsharded; unsharded 50.0 ms" in text
+
+
+def test_a_saving_within_its_interval_is_not_called_one():
+    rows = made.fsdp_step()
+    slow = (rows["transport"] == "copy_engine") & (rows["repetition"] < 2)
+    rows.loc[slow, "step_s"] *= 1.5
+    assert training_step.finding(rows).count("not beyond its interval") == 2
+
+
+def test_a_repetition_without_nccl_is_named():
+    rows = made.fsdp_step()
+    with pytest.raises(C3Error, match="no step with NCCL of size half, repetition 0"):
+        training_step.steps(rows[(rows["transport"] != "nccl") | (rows["size"] != "half")])
 
 
 # --- link use ---
@@ -329,7 +362,7 @@ def test_on_a_node_that_was_not_measured_a_notebook_says_so(name, said, tmp_path
 
 
 @pytest.mark.notebooks
-@pytest.mark.parametrize(("name", "figures"), [("30_nvlink_c3", 6), ("31_who_overlaps_with_what", 5)])
+@pytest.mark.parametrize(("name", "figures"), [("30_nvlink_c3", 8), ("31_who_overlaps_with_what", 5)])
 def test_a_notebook_shows_what_was_measured(name, figures, tmp_path):
     result = run(ROOT / "notebooks" / f"{name}.ipynb", tmp_path / "out", tmp_path / "build")
     assert sum(file.suffix == ".svg" for file in result.published) == figures

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from c3lib.figures import style
 from c3lib.figures.measured import medians, stamp
+from c3lib.measured import TRANSPORTS
 from c3lib.strategy import STRATEGIES
 
 SERIAL, SERIAL_ENGINE = "serial_sm_kernel", "serial_copy_engine"
@@ -48,7 +49,8 @@ def energy(rows: pd.DataFrame) -> Figure:
     axis.plot(other["median"], other["scenario"].map(places), label=WORDS[SERIAL_ENGINE], **look)
     axis.axvline(1, color="#444444", lw=0.9)
     axis.set_yticks(list(places.values()), list(places), fontsize=8)
-    axis.set(ylim=(-0.6, len(places) - 0.4), xlabel="energy over that of running serially with the SM kernel")
+    mover = TRANSPORTS[rows.loc[rows["strategy"] == SERIAL, "transport"].iloc[0]].replace("SM kernel", "the SM kernel")
+    axis.set(ylim=(-0.6, len(places) - 0.4), xlabel=f"energy over that of running serially with {mover}")
     figure.legend(
         *axis.get_legend_handles_labels(), loc="outside upper center", ncols=7, handletextpad=0.1, columnspacing=1
     )

@@ -81,7 +81,7 @@ def memory_limit(rows: pd.DataFrame) -> Figure:
         ends = np.array([0, table["share"].max() * 1.02])
         right.plot(ends * 100, ends * slope * 100, color=style.BOUND[bound], lw=1, ls=":", zorder=0)
         look = {"transform": right.transAxes, "color": style.BOUND[bound], "weight": "bold", "fontsize": 8.5}
-        right.text(0.04, height, f"{'▲' if bound == 'memory' else '●'} {bound}-bound: {slope:.2f} % a %", **look)
+        right.text(0.04, height, f"{'▲' if bound == 'memory' else '●'} {bound}-bound: {slope:.2f} % per %", **look)
     right.text(0.04, 0.79, "hollow: conccl_rp", transform=right.transAxes, color=style.GREY, fontsize=8)
     right.set(xlabel="copies' traffic, % of peak bandwidth", ylabel="GEMM slower by %", xlim=(0, None))
     right.set_ylim(top=1.25 * table["slowdown"].max() * 100)
@@ -128,9 +128,9 @@ def finding(rows: pd.DataFrame) -> style.Finding:
         peak = load_node(rows["node"].iloc[0]).gpu.hbm_peak_gbs
         text += (
             f"  \nCompute-bound GEMMs are slowed too, by {low:.1%} to {high:.1%}, and lack {gap:.2f} to ideal, though "
-            f"the two together ask for at most {spare:.0f} GB/s at their rates alone, {spare / peak:.0%} of peak: "
-            "bandwidth alone does not explain that, and these tables do not say whether memory latency, the L2 or "
-            "power does."
+            f"with each operand moved once the two together would take {spare:.0f} GB/s or less, {spare / peak:.0%} of "
+            "peak. Either the GEMM moves its operands many times, or it is not bandwidth but memory latency, the L2 or "
+            "power: these tables cannot tell."
         )
     return style.Finding(text)
 
