@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,8 @@ PACKAGES = (
     "libc6", "libstdc++6", "libgcc-s1", "libelf1t64", "libnuma1", "zlib1g", "libzstd1",
 )  # fmt: skip
 LIBRARIES = Path("usr/lib/x86_64-linux-gnu")
-LIMIT_S = 90  # of one apt command: a dead network must not hold up the tests
+LIMIT_S = 60  # of one apt command: a dead network must not hold up the tests
+FAILURE_HOLDS_S = 120
 
 
 class NotObtained(Exception):
@@ -44,8 +46,21 @@ def runtime_root() -> Path:
         HOME.mkdir(parents=True, exist_ok=True)
         with only_one("fetch"):
             if not root.is_dir():  # another process may have been quicker
-                _fetch(root)
+                _fetch_unless_just_tried(root)
     return root
+
+
+def _fetch_unless_just_tried(root: Path) -> None:
+    """Where there is no network, each attempt takes long: processes of one test run share the first one's failure."""
+    failed = HOME / "not-obtained.txt"
+    if failed.exists() and time.time() - failed.stat().st_mtime < FAILURE_HOLDS_S:
+        raise NotObtained(failed.read_text())
+    try:
+        _fetch(root)
+    except NotObtained as error:
+        failed.write_text(str(error))
+        raise
+    failed.unlink(missing_ok=True)
 
 
 def library(root: Path) -> Path:
@@ -161,6 +176,7 @@ def _run(command: list[str], folder: Path | None = None, environment: dict[str, 
 
 if __name__ == "__main__":
     try:
+        (HOME / "not-obtained.txt").unlink(missing_ok=True)
         where = runtime_root()
     except NotObtained as error:
         sys.exit(f"error: {error}")

@@ -51,11 +51,20 @@ def test_a_copy_of_64_mib_is_one_packet_or_seventeen(l2: Layer, tmp_path: Path, 
     assert [(queue["packets"], queue["nbytes"]) for queue in peer_queues(found)] == [(packets, 2**26)]
 
 
+def test_amd_s_library_ends_the_process_when_it_is_told_of_a_fault(l2: Layer, tmp_path: Path) -> None:
+    """What a forgotten access does on a driver that reports faults, as a real one does: it cannot pass unnoticed."""
+    case = Case("fault", "access", variables={"C3_MODEL_REPORTS_FAULTS": "1"})
+    with pytest.raises(AssertionError, match="exit status -6") as ended:
+        l2.run(case, tmp_path)
+    assert "Memory access fault by GPU node-1" in str(ended.value)
+    assert "Page not present" in str(ended.value)
+
+
 def test_the_library_is_amd_s_own_as_debian_built_it(real_runtime: Real, l2: Layer, tmp_path: Path) -> None:
     versions = get_runtime.versions(real_runtime.root)
     assert versions["libhsa-runtime64-1"].startswith(get_runtime.VERSION)
     found = l2.run(Case("there", "what_is_there"), tmp_path)
-    assert found["build"] == "1.13.0-local-build-unknown"
+    assert "1.13.0" in found["build"]
     assert found["facts"]["is_hardware"] is False
 
 
@@ -69,12 +78,3 @@ def test_without_the_model_there_is_no_gpu(real_runtime: Real, tmp_path: Path) -
     )
     assert done.returncode != 0
     assert "/dev/kfd" in done.stderr.splitlines()[-1]
-
-
-def test_the_private_apt_shares_neither_sources_nor_state_nor_hooks_with_the_system_s(tmp_path: Path) -> None:
-    environment = get_runtime.private_apt(tmp_path, "https://example.org/debian")
-    dump = subprocess.run(["apt-config", "dump"], env=environment, capture_output=True, text=True, check=True).stdout
-    settings = dict(line.rstrip(";").split(" ", 1) for line in dump.splitlines())
-    for name in ("Dir::State", "Dir::State::status", "Dir::Cache", "Dir::Etc::sourceparts", "Dir::Etc::parts"):
-        assert Path(settings[name].strip('"')).is_relative_to(tmp_path), name
-    assert not [name for name in settings if "Invoke" in name]

@@ -1,4 +1,4 @@
-/* The ioctls of /dev/kfd that ROCr makes: versions and clocks, memory and who may touch it, events, queues. */
+/* The ioctls of /dev/kfd that ROCr makes: versions and clocks, memory and who may touch it, queues. */
 #define _GNU_SOURCE
 #include "model.h"
 
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { INTERFACE_MAJOR = 1, INTERFACE_MINOR = 18, DOORBELL_NBYTES = 8192, MOST_EVENTS = 8192 };
+enum { INTERFACE_MAJOR = 1, INTERFACE_MINOR = 18, DOORBELL_NBYTES = 8192 };
 
 static int fails(int error) {
     errno = error;
@@ -147,71 +147,6 @@ void *driver_word(uint32_t gpu_id, uint64_t address) {
     return translate(gpu_id, address, &nbytes);
 }
 
-/* --- Events: what a waiting host thread sleeps on ------------------------------------------------------------------ */
-
-static struct { bool used, set, resets_itself; } events[MOST_EVENTS];
-static pthread_mutex_t event_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t event_set = PTHREAD_COND_INITIALIZER;
-
-void driver_signal_event(uint32_t id) {
-    pthread_mutex_lock(&event_lock);
-    if (id < MOST_EVENTS && events[id].used) events[id].set = true;
-    pthread_cond_broadcast(&event_set);
-    pthread_mutex_unlock(&event_lock);
-}
-
-static int create_event(struct kfd_ioctl_create_event_args *a) {
-    pthread_mutex_lock(&event_lock);
-    uint32_t id = 1;
-    while (id < MOST_EVENTS && events[id].used) id++;
-    if (id < MOST_EVENTS) {
-        events[id].used = true;
-        events[id].set = false;
-        events[id].resets_itself = a->auto_reset;
-    }
-    pthread_mutex_unlock(&event_lock);
-    if (id == MOST_EVENTS) return fails(ENOSPC);
-    a->event_id = a->event_slot_index = a->event_trigger_data = id;
-    if (!a->event_page_offset) a->event_page_offset = 1;
-    return 0;
-}
-
-static int destroy_event(uint32_t id) {
-    if (id >= MOST_EVENTS) return fails(EINVAL);
-    pthread_mutex_lock(&event_lock);
-    events[id].used = false;
-    pthread_cond_broadcast(&event_set);
-    pthread_mutex_unlock(&event_lock);
-    return 0;
-}
-
-static int wait_events(struct kfd_ioctl_wait_events_args *a) {
-    const struct kfd_event_data *of = (const struct kfd_event_data *)a->events_ptr;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    uint64_t end_ns = until.tv_nsec + a->timeout % 1000 * 1000000ull;
-    until.tv_sec += a->timeout / 1000 + end_ns / 1000000000;
-    until.tv_nsec = end_ns % 1000000000;
-    bool met = false, over = a->timeout == 0;
-    pthread_mutex_lock(&event_lock);
-    for (;;) {
-        uint32_t count = 0;
-        for (uint32_t i = 0; i < a->num_events; i++) {
-            uint32_t id = of[i].event_id;
-            count += id >= MOST_EVENTS || events[id].set || !events[id].used;
-        }
-        met = count && (!a->wait_for_all || count == a->num_events);
-        if (met || over) break;
-        if (a->timeout == UINT32_MAX) pthread_cond_wait(&event_set, &event_lock);
-        else over = pthread_cond_timedwait(&event_set, &event_lock, &until) == ETIMEDOUT;
-    }
-    for (uint32_t i = 0; met && i < a->num_events; i++)
-        if (of[i].event_id < MOST_EVENTS && events[of[i].event_id].resets_itself) events[of[i].event_id].set = false;
-    pthread_mutex_unlock(&event_lock);
-    a->wait_result = met ? KFD_IOC_WAIT_RESULT_COMPLETE : KFD_IOC_WAIT_RESULT_TIMEOUT;
-    return 0;
-}
-
 /* --- The rest ---------------------------------------------------------------------------------------------------- */
 
 static int create_queue(struct kfd_ioctl_create_queue_args *a) {
@@ -292,20 +227,17 @@ int driver_ioctl(unsigned nr, void *argument) {
         return 0;
     }
 
-    CALL(CREATE_EVENT) return create_event(argument);
-    CALL(DESTROY_EVENT) return destroy_event(((struct kfd_ioctl_destroy_event_args *)argument)->event_id);
+    CALL(CREATE_EVENT) return events_create(argument) ? 0 : fails(ENOSPC);
+    CALL(DESTROY_EVENT)
+        return events_destroy(((struct kfd_ioctl_destroy_event_args *)argument)->event_id) ? 0 : fails(EINVAL);
     CALL(SET_EVENT)
-        driver_signal_event(((struct kfd_ioctl_set_event_args *)argument)->event_id);
+        events_set(((struct kfd_ioctl_set_event_args *)argument)->event_id);
         return 0;
-    CALL(RESET_EVENT) {
-        uint32_t id = ((struct kfd_ioctl_reset_event_args *)argument)->event_id;
-        if (id >= MOST_EVENTS) return fails(EINVAL);
-        pthread_mutex_lock(&event_lock);
-        events[id].set = false;
-        pthread_mutex_unlock(&event_lock);
+    CALL(RESET_EVENT)
+        return events_reset(((struct kfd_ioctl_reset_event_args *)argument)->event_id) ? 0 : fails(EINVAL);
+    CALL(WAIT_EVENTS)
+        events_wait(argument);
         return 0;
-    }
-    CALL(WAIT_EVENTS) return wait_events(argument);
 
     CALL(CREATE_QUEUE) return create_queue(argument);
     CALL(DESTROY_QUEUE)

@@ -18,6 +18,7 @@ static long kernels;
 static enum outcome fault(struct queue *q, const char *what, uint64_t address) {
     fprintf(stderr, "[model] GPU %u, SDMA queue %td stops: %s at 0x%lx is not mapped to this GPU\n",
             q->gpu_id - FIRST_GPU_ID, q - queues, what, (unsigned long)address);
+    events_report_fault(q->gpu_id, address);
     return BROKEN;
 }
 
@@ -93,7 +94,7 @@ static enum outcome sdma_packet(struct queue *q, const uint32_t *packet, int *le
         return DONE;
     case TRAP:
         *length = 2;
-        driver_signal_event(packet[1] & 0xfffffff);
+        events_set(packet[1] & 0xfffffff);
         return DONE;
     case POLL:
         *length = 6;
@@ -166,7 +167,7 @@ static void complete(struct amd_signal *signal) {
     __atomic_fetch_sub(&signal->value, 1, __ATOMIC_ACQ_REL);
     if (!signal->event_mailbox) return;
     __atomic_store_n(signal->event_mailbox, signal->event_id, __ATOMIC_RELEASE);
-    driver_signal_event(signal->event_id);
+    events_set(signal->event_id);
 }
 
 static enum outcome aql_packet(struct queue *q, struct aql_packet *packet) {

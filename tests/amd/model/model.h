@@ -4,7 +4,8 @@
  * libhsa-runtime64 then runs unchanged on a machine without a GPU. "GPU memory" is one anonymous file of this process.
  *
  *   files.c    which files are ours: open, fopen, opendir, ioctl and the few libdrm calls the runtime makes
- *   driver.c   the ioctls: memory and who may touch it, events, queues
+ *   driver.c   the ioctls: memory and who may touch it, queues
+ *   events.c   what a waiting thread of the runtime sleeps on
  *   engines.c  one thread that executes all rings: SDMA packets, and AQL packets as far as a kernel-less GPU can
  *
  * What it does not model: time, caches, shader cores (a kernel completes without effect and is counted), resets, IPC.
@@ -14,6 +15,8 @@
  *   C3_MODEL_TOPOLOGY     folder served as the driver's topology
  *   C3_MODEL_GPUS         number of GPUs in it
  *   C3_MODEL_SDMA_QUEUES  most SDMA queues that a GPU may have (unset: no limit)
+ *   C3_MODEL_REPORTS_FAULTS  if set, the runtime is told of an engine's fault, upon which it ends the process; else the
+ *                            engine just stops, so that a test can go on
  *   C3_MODEL_TRACE        if set, ioctls and queues are told on stderr
  */
 #ifndef C3_MODEL_H
@@ -41,7 +44,6 @@ int model_file(void); /* descriptor of the file that holds doorbells and all "GP
 
 /* driver.c */
 int driver_ioctl(unsigned nr, void *argument); /* as the kernel: 0, or -1 and errno */
-void driver_signal_event(uint32_t event_id);
 /* Call work(pointer, nbytes, context) on each piece of [address, address + nbytes) as the GPU sees it. False, with the
  * first bad address in *bad, where a piece is not mapped to that GPU. */
 typedef void (*piece_work)(char *pointer, size_t nbytes, void *context);
@@ -49,6 +51,14 @@ bool driver_touch(uint32_t gpu_id, uint64_t address, uint64_t nbytes, piece_work
 void *driver_word(uint32_t gpu_id, uint64_t address); /* of 4 or 8 bytes; NULL where it is not mapped */
 uint64_t driver_ticks(void);                           /* the GPU's clock, 100 MHz */
 bool driver_traces(void);
+
+/* events.c; those that give bool: false where there is no such event, or no room for one more */
+bool events_create(struct kfd_ioctl_create_event_args *args);
+bool events_destroy(uint32_t id);
+bool events_reset(uint32_t id);
+void events_set(uint32_t id);
+void events_wait(struct kfd_ioctl_wait_events_args *args);
+void events_report_fault(uint32_t gpu_id, uint64_t address); /* to the runtime, if C3_MODEL_REPORTS_FAULTS is set */
 
 /* engines.c */
 int engines_create(const struct kfd_ioctl_create_queue_args *args); /* index of the new queue, -1: none left */
