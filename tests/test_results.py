@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from c3lib import results
+from c3lib.constants import NOT_A_MEASUREMENT
 from c3lib.errors import C3Error
 from c3lib.experiment import run_suite
 from c3lib.results import publishable, read_table, sidecar_path, write_table
@@ -144,3 +145,23 @@ def test_verified_measured_rows_may():
     for kind in (bool, object):
         measured = ROWS.assign(evidence="measured", verified=True).astype({"verified": kind})
         assert publishable(measured) is measured
+
+
+def test_what_is_not_a_measurement_is_shown_but_never_stored(tmp_path):
+    rows = ROWS.assign(evidence=NOT_A_MEASUREMENT, verified=True)
+    assert publishable(rows) is rows
+    with pytest.raises(C3Error, match="not written: rows that are not a measurement are shown but never stored"):
+        write_table(rows, tmp_path / "table.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_a_measurement_is_refused_where_it_is_read_as_a_result(tmp_path):
+    write_table(ROWS, path := tmp_path / "table.csv")
+    path.write_text(path.read_text().replace(",modelled,", f",{NOT_A_MEASUREMENT},"))
+    with pytest.raises(C3Error, match="column evidence must satisfy"):
+        read_table(path)
+
+
+def test_what_is_not_a_measurement_is_shown_only_with_its_bytes_compared():
+    with pytest.raises(C3Error, match="not a measurement rows failed the byte check"):
+        publishable(ROWS.assign(evidence=NOT_A_MEASUREMENT, verified=False))

@@ -16,7 +16,7 @@ GOOD = "a,8,8,8,bf16,all-gather,1024,made up"
 
 
 def test_conccl30_is_thirty_pairs_of_both_kinds():
-    assert suite_names() == ["conccl30", "conccl30_host", "conccl30_nvlink"]
+    assert suite_names() == ["conccl30", "conccl30_host", "conccl30_nvlink", "no_gpu"]
     assert len(SUITE) == len({scenario.name for scenario in SUITE}) == 30
     by_kind = {kind: [s for s in SUITE if s.collective.kind == kind] for kind in ("all-gather", "all-to-all")}
     pairs = [[(s.gemm, s.collective.nbytes) for s in part] for part in by_kind.values()]

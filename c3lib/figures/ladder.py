@@ -70,6 +70,7 @@ def ladder(rows: pd.DataFrame) -> Figure:
     return figure
 
 
+@style.labelled
 def finding_ladder(rows: pd.DataFrame) -> style.Finding:
     """Which rungs the model meets, which it misses, which it was told; the best speedup; A2A against AG."""
     table, node = rungs(rows), rows["node"].iloc[0]
@@ -149,6 +150,7 @@ def per_scenario(rows: pd.DataFrame, strategies: Sequence[str], note: str = "our
     return figure
 
 
+@style.labelled
 def finding_scenarios(rows: pd.DataFrame, strategies: Sequence[str]) -> style.Finding:
     """Best and worst case of some strategies, and in how many scenarios overlap by each loses against serial."""
     parts = []

@@ -93,6 +93,7 @@ def distribution(table: pd.DataFrame) -> Figure:
     return figure
 
 
+@style.labelled
 def finding_distribution(table: pd.DataFrame) -> style.Finding:
     """Whether combining priority and partition gains anything, and how far the rule is behind the oracle."""
     means = table.groupby("strategy")["fraction_of_ideal"].mean()

@@ -16,6 +16,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from c3lib.constants import NOT_A_MEASUREMENT
 from c3lib.errors import C3Error
 from c3lib.files import write_bytes, write_text
 from c3lib.hardware import load_node, node_names
@@ -101,6 +102,18 @@ class Finding(str):
 
     def _repr_markdown_(self) -> str:
         return str(self)
+
+
+def labelled(find: Callable[..., Finding]) -> Callable[..., Finding]:
+    """Decorates a function that tells a finding of rows: its text says so where they are not a measurement."""
+
+    @wraps(find)
+    def told(rows: pd.DataFrame, *args: Any, **more: Any) -> Finding:
+        found = find(rows, *args, **more)
+        real = rows["evidence"].ne(NOT_A_MEASUREMENT).all()
+        return found if real else Finding(f"**This is {NOT_A_MEASUREMENT}: no GPU ran it.** {found}")
+
+    return told
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:

@@ -120,6 +120,7 @@ def roofline(rows: pd.DataFrame) -> Figure:
     return figure
 
 
+@style.labelled
 def finding(rows: pd.DataFrame) -> style.Finding:
     """What the taxonomy shows: counts, empty cells, and how far from the ridge the GEMMs are."""
     table, cells = one_each(rows), counts(rows)
@@ -184,6 +185,7 @@ def implied_mean_ideal(node: str) -> float | None:
     return 1 + (known["speedup.mean.c3_base"].value - 1) / known["fraction_of_ideal.c3_base"].value
 
 
+@style.labelled
 def finding_ideal(rows: pd.DataFrame) -> style.Finding:
     """Mean, range and classes of the ideal speedup, and its distance from what the reported numbers imply."""
     table = one_each(rows)
