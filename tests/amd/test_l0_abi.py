@@ -7,6 +7,7 @@ functions do.
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from collections.abc import Callable, Mapping
 from ctypes import (
     CDLL,
@@ -21,6 +22,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,15 @@ def test_the_table_names_what_it_uses_once():
     assert {kind for kind in pointed if isinstance(kind, type) and issubclass(kind, Structure)} <= set(t.STRUCTS)
 
 
+def test_newer_headers_agree_too(hsa_include):
+    """Triton, where it is installed, brings a header that has every function of the table."""
+    triton = find_spec("triton")
+    folders = [Path(place) / "backends/amd/include" for place in (triton and triton.submodule_search_locations) or ()]
+    headers = [abi.read_header(folder) for folder in [hsa_include, *filter(Path.is_dir, folders)]]
+    assert [abi.differences(TABLE, header) for header in headers] == [[]] * len(headers)
+    assert [abi.absent(TABLE, header) for header in headers if header.extension >= (1, 14)] == [set()] * len(folders)
+
+
 def exported(library: Path) -> set[str]:
     handle = CDLL(str(library))
     return {name for name in t.FUNCTIONS if hasattr(handle, name)}
@@ -67,6 +78,14 @@ def exported(library: Path) -> set[str]:
 
 def test_the_double_exports_every_function_of_the_table(double):
     assert exported(double) == set(t.FUNCTIONS)
+
+
+def test_amd_s_library_exports_all_that_is_not_optional(real_runtime):
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", str(real_runtime.library)], capture_output=True, text=True, check=True
+    ).stdout
+    names = {line.split()[-1].split("@")[0] for line in listed.splitlines()}
+    assert {name for name, function in t.FUNCTIONS.items() if not function.without} <= names
 
 
 # --- Seeded mistakes: each is put into a copy of the table, and must be found in one sentence that names it. ---------
