@@ -127,18 +127,16 @@ POOL_CALLBACK = CFUNCTYPE(hsa_status_t, hsa_amd_memory_pool_t, c_void_p)
 class Function:
     """A function of the library: what it returns, and its parameters by the header's names, in order.
 
-    ``since`` is the release of ROCm that has it first, where an older one may be met. ``without`` says what is done
-    where it is missing; an empty one means that nothing can be done.
+    ``without`` says what is done where it is missing; an empty one means that nothing can be done.
     """
 
     result: Any
     parameters: Mapping[str, Any]
-    since: str = ""
     without: str = ""
 
 
-def _status(since: str = "", without: str = "", /, **parameters: Any) -> Function:
-    return Function(hsa_status_t, parameters, since, without)
+def _status(without: str = "", /, **parameters: Any) -> Function:
+    return Function(hsa_status_t, parameters, without)
 
 
 _COPY = {
@@ -190,12 +188,11 @@ FUNCTIONS: dict[str, Function] = {
             "wait_state_hint": c_uint32,
         },
     ),
-    "hsa_amd_memory_async_copy_on_engine": _status("6.0", **_COPY, engine_id=c_uint32, force_copy_on_sdma=c_bool),
+    "hsa_amd_memory_async_copy_on_engine": _status(**_COPY, engine_id=c_uint32, force_copy_on_sdma=c_bool),
     "hsa_amd_memory_copy_engine_status": _status(
-        "6.0", dst_agent=hsa_agent_t, src_agent=hsa_agent_t, engine_ids_mask=POINTER(c_uint32)
+        dst_agent=hsa_agent_t, src_agent=hsa_agent_t, engine_ids_mask=POINTER(c_uint32)
     ),
     "hsa_amd_memory_get_preferred_copy_engine": _status(
-        "7.0",
         "engines are chosen from those that are idle, one for each peer",
         dst_agent=hsa_agent_t,
         src_agent=hsa_agent_t,

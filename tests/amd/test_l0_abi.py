@@ -94,7 +94,7 @@ def test_amd_s_library_exports_all_that_is_not_optional(real_runtime):
 def function(name: str, change: Callable[[dict[str, Any]], Mapping[str, Any]], result: Any = ...) -> Table:
     """The table with another parameter list of one function, or another result."""
     old = t.FUNCTIONS[name]
-    new = Function(old.result if result is ... else result, change(dict(old.parameters)), old.since, old.without)
+    new = Function(old.result if result is ... else result, change(dict(old.parameters)), old.without)
     return dataclasses.replace(TABLE, functions={**t.FUNCTIONS, name: new})
 
 
