@@ -35,8 +35,11 @@ RECORDED = (
 )
 """Variables that change which path a copy takes or what a GPU is; rows of data keep those that are set."""
 
-_INTERPOSED = ("open", "openat", "ioctl", "mmap")
+_INTERPOSED = ("open", "open64", "openat", "openat64", "ioctl", "mmap", "mmap64")
 """Calls by which AMD's library reaches the driver, and which a preloaded stand-in for it has to answer itself."""
+
+_MODEL = "HSA_MODEL_LIB"
+"""Variable by which ROCm 7's own library is told to use a model of the driver."""
 
 _GET_VERSION = 0x80084B01  # AMDKFD_IOC_GET_VERSION of linux/kfd_ioctl.h: two uint32, major and minor
 
@@ -97,6 +100,8 @@ def stand_ins() -> list[str]:
         for name in _INTERPOSED
         if not _is_libc(where := _provider(name))
     ]
+    if os.environ.get(_MODEL):
+        reasons.append(f"{_MODEL} has AMD's library use a model of the driver")
     return reasons
 
 

@@ -43,11 +43,12 @@ class Library:
             if name not in self.missing:
                 call = getattr(self._handle, name)
                 call.restype, call.argtypes = function.result, list(function.parameters.values())
+                setattr(self, name, call)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._handle, name)
+        if name in FUNCTIONS:
+            raise C3Error(f"amd: {self.path} has no {name}: {FUNCTIONS[name].without}")
+        raise AttributeError(f"{name} is not in the table of AMD's functions")
 
     def check(self, status: int, what: str) -> None:
         """Raises :class:`C3Error` with AMD's own text, unless ``status`` is success."""

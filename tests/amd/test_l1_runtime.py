@@ -81,11 +81,16 @@ def test_a_library_of_rocm_5_is_too_old():
 
 
 def test_a_library_of_rocm_6_prefers_no_engine_and_says_what_is_done_without():
+    path = build_double.double(release=6)
     code = "r = open_runtime(path); answer = [r.missing, r.preferred_engine(r.gpus[1], r.gpus[0])]"
-    missing, preferred = in_a_process(code, build_double.double(release=6))
+    missing, preferred = in_a_process(code, path)
     assert list(missing) == ["hsa_amd_memory_get_preferred_copy_engine"]
     assert "one for each peer" in missing["hsa_amd_memory_get_preferred_copy_engine"]
     assert preferred == 0
+    said = in_a_process("open_runtime(path).library.hsa_amd_memory_get_preferred_copy_engine", path)
+    assert said.endswith(
+        f"has no {next(iter(missing))}: engines are chosen from those that are idle, one for each peer"
+    )
 
 
 def test_no_driver(double):
@@ -164,6 +169,13 @@ def test_a_preloaded_stand_in_is_seen(tmp_path):
     seen = in_a_process(code, None, LD_PRELOAD=str(preload))
     assert f"ioctl() is answered by {preload}, not by the C library" in seen
     assert not any("ioctl" in reason for reason in in_a_process(code, None))
+
+
+def test_the_model_that_amd_s_own_library_can_be_told_to_use_is_seen(monkeypatch):
+    monkeypatch.delenv("HSA_MODEL_LIB", raising=False)
+    assert not any("HSA_MODEL_LIB" in reason for reason in driver.stand_ins())
+    monkeypatch.setenv("HSA_MODEL_LIB", "libmodel.so")
+    assert "HSA_MODEL_LIB has AMD's library use a model of the driver" in driver.stand_ins()
 
 
 # --- processes ---
