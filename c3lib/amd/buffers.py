@@ -242,11 +242,7 @@ class Buffers:
         done, staging = self.runtime.signal(1), self._staging[rank][0]
         ends = [(address, self.gpus[rank]), (staging.address, staging.agent)]
         (dst, dst_agent), (src, src_agent) = ends if engine == _HOST_IN else reversed(ends)
-        try:
-            self.runtime.copy(dst, dst_agent, src, src_agent, nbytes, done, engine)
-        except C3Error:
-            done.set(0)  # not submitted: nothing will count it down
-            raise
+        self.runtime.copy(dst, dst_agent, src, src_agent, nbytes, done, engine)
         way = "to" if engine == _HOST_IN else "from"
         try:
             done.wait(limit_s, f"a copy of {nbytes} bytes {way} rank {rank}'s GPU by its engine {engine}")

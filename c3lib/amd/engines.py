@@ -91,7 +91,6 @@ def prove_engine(
     try:
         runtime.copy(target.address, agents[0], source.address, agents[1], PROOF_NBYTES, done, engine, (gate,))
     except C3Error as error:  # not submitted
-        done.set(0)
         runtime.free(source)
         runtime.free(target)
         return outcome(_words(error))
@@ -221,7 +220,7 @@ def choose_engines(runtime: Runtime, gpus: Sequence[Gpu], mode: str = "push", li
     for copier, gpu in enumerate(gpus):
         peers = [peer for peer in range(len(gpus)) if peer != copier]
         accepted = {peer: runtime.idle_engines(gpus[peer], gpu) for peer in peers}
-        preferred = {peer: accepted[peer] & runtime.preferred_engine(gpus[peer], gpu) for peer in peers}
+        preferred = {peer: runtime.preferred_engine(gpus[peer], gpu) for peer in peers}
         first = {peer: candidates(accepted[peer], preferred[peer], copier ^ peer)[:1] for peer in peers}
         used: set[int] = set()
         for peer in peers:

@@ -123,6 +123,32 @@ def test_nothing_moves_before_the_gate_opens(control: Control, ready: Callable[[
     assert 0 <= start_s < end_s < 10
 
 
+def test_times_are_of_the_first_and_the_last_copy(
+    runtime: Runtime, control: Control, ready: Callable[[TransferPlan], SdmaCopies]
+) -> None:
+    transport = ready(many_copies(2, 60))
+    control.reset()
+    transfer(transport)
+    journal = control.journal()
+    wanted = min(entry.start for entry in journal), max(entry.end for entry in journal)
+    assert len(journal) == 60
+    assert transport.times() == tuple(runtime.seconds(ticks) - transport.released_s for ticks in wanted)
+
+
+def test_peers_share_an_engine_where_the_plan_has_fewer(
+    control: Control, ready: Callable[[TransferPlan], SdmaCopies]
+) -> None:
+    transport = ready(build_plan("all-to-all", 4096, 4, engines=1))
+    control.reset()
+    transfer(transport)
+    assert {(entry.gpu, entry.engine) for entry in control.journal()} == {(0, 2), (1, 6), (2, 2), (3, 6)}
+    engines = transport.engines
+    narrow = replace(engines, choices=tuple(replace(choice, accepted=1 << choice.engine) for choice in engines))
+    assert narrow.of(0, 1, 0) == 2
+    with pytest.raises(C3Error, match="engine 2 of rank 0 cannot reach rank 3; give each peer an engine"):
+        narrow.of(0, 3, 0)
+
+
 def test_more_copies_than_a_queue_holds_follow_the_gate(ready: Callable[[TransferPlan], SdmaCopies]) -> None:
     transport = ready(many_copies(2, 9000))
     assert 1000 < transport.behind_gate < transport.copies == 9000
@@ -258,23 +284,24 @@ def test_too_little_memory_is_named_and_given_back(runtime: Runtime, control: Co
         Buffers(runtime, runtime.gpus[:4], plan)
 
 
-def test_a_hang_of_the_host_side_is_named(
-    control: Control, ready: Callable[[TransferPlan], SdmaCopies], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hang_of_the_host_side_is_named(runtime: Runtime, control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = Buffers(runtime, runtime.gpus[:4], build_plan("all-gather", 4096, 4))
     monkeypatch.setattr(buffers_module, "LIMIT_S", SOON_S)
     control.fault(Fault.HANG, gpu=3, engine=0)
     with pytest.raises(C3Error, match=r"a copy of \d+ bytes to rank 3's GPU by its engine 0 did not end within 0.5 s"):
-        ready(build_plan("all-gather", 4096, 4))
+        buffers.prepare(0)
+    assert buffers.abandoned  # or memory that the engine may still write would be given to others
 
 
 def test_bytes_that_the_host_fails_to_read_are_wrong(
     control: Control, ready: Callable[[TransferPlan], SdmaCopies]
 ) -> None:
-    transport = ready(build_plan("all-gather", 4096, 4))
+    transport = ready(build_plan("all-gather", 4 * 8192, 4))
     transfer(transport)
-    control.fault(Fault.DROP, gpu=0, engine=1, nth=1)  # after the guard, the rank's own shard, which was staged last
+    # After the guard, the rank's own shard: what was staged last, and half of it would still lie there.
+    control.fault(Fault.DROP, gpu=0, engine=1, nth=1)
     check = transport.buffers.check(0)
-    assert (check.verified, check.wrong_nbytes) == (False, 1024)
+    assert (check.verified, check.wrong_nbytes) == (False, 8192)
 
 
 # --- engines ---------------------------------------------------------------------------------------------------------
@@ -331,6 +358,34 @@ def test_an_engine_that_fails_its_proof_is_dropped_and_named(
     assert engines.dropped[0].startswith("engine 2 of GPU 0 for GPU 1 failed: ")
     assert why in engines.dropped[0]
     assert "1 failed and are not used" in engines.path
+
+
+def test_an_engine_that_failed_is_not_tried_for_another_peer(
+    runtime: Runtime, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "preferred_engine", lambda dst, src: 1 << 2)
+    control.fault(Fault.ENGINE_ERROR, gpu=0, engine=2)  # the first time only
+    engines = choose_engines(runtime, runtime.gpus[:3])
+    assert [(c.engine, c.how) for c in engines if c.copier == 0] == [(4, "chosen"), (6, "chosen")]
+    assert [(c.engine, c.how) for c in engines if c.copier == 1] == [(2, "preferred"), (2, "preferred")]
+
+
+@pytest.mark.parametrize(
+    ("masks", "why"),
+    [
+        ([0xFFFC] * 3, "the engine stayed idle while it was held back"),
+        ([0xFFFC, 0xFFF8, 0xFFF8], "the engine never became idle again"),
+        ([0xFFFC, 0xFFF8, 0xFFF8, 0xFFFC], ""),
+    ],
+)
+def test_a_kernel_in_an_engines_place_is_found_out(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, masks: list[int], why: str
+) -> None:
+    left = list(masks)
+    monkeypatch.setattr(runtime, "idle_engines", lambda dst, src: left.pop(0) if len(left) > 1 else left[0])
+    proof = prove_engine(runtime, runtime.gpus[1], runtime.gpus[0], 2, SOON_S)
+    assert (proof.failure, proof.proven) == (f"a kernel on compute units did the copy: {why}" if why else "", not why)
+    assert (proof.before, proof.held, proof.after) == (masks[0], masks[1], masks[-1])
 
 
 def test_a_busy_engine_is_not_accepted(runtime: Runtime, control: Control) -> None:
