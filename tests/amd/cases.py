@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import scenarios_of_transfers
 from pair import Facts
 from scenarios_of_limits import NO_QUEUE, NONE_BUSY
 from topology import Topology
@@ -49,6 +50,8 @@ class Case:
         return self.name
 
 
+# What the facts of a scenario of whole transfers have to be, where it is not "exact".
+BACKEND = dict.fromkeys(("engines_chosen", "transfers_dropped", "transfers_of_all"), True)
 NOTICED = {"a dropped copy is noticed": True}
 NO_PEER_ENGINES = Topology(peer_engines=0)
 EVERY_ENGINE = {"engines": PEER_ENGINES, "not engines": []}
@@ -83,6 +86,10 @@ CASES = (
         "plans where no engine is named for a link (as in a VM)", "small_plans", else_="exact",
         topology=Topology(one_engine_a_link=False),
     ),
+    # The backend's own engines, buffers and copies.
+    *(Case(name, name, else_=BACKEND.get(name, "exact")) for name in scenarios_of_transfers.SCENARIOS),
+    Case("transfers, host engines only (as in CPX)", "transfers_of_all", else_=True, topology=NO_PEER_ENGINES),
+    Case("transfers of 2 GPUs", "transfers_of_all", else_=True, topology=Topology(gpus=2)),
     # Single copies.
     Case(
         "what is refused", "refusals",
@@ -136,3 +143,13 @@ CASES = (
         sdma_queues=4, kernels=True,
     ),
 )  # fmt: skip
+
+# Where the facts are sentences of ours: not spelt out here, but both layers have to give the same ones.
+SAME = (
+    Case("engines: HSA_ENABLE_SDMA=0", "engines_lost", variables={"HSA_ENABLE_SDMA": "0"}),
+    Case("engines: HSA_ENABLE_PEER_SDMA=0", "engines_lost", variables={"HSA_ENABLE_PEER_SDMA": "0"}),
+    Case("engines: no SDMA queue left", "engines_lost", sdma_queues=0),
+    Case("engines: four SDMA queues a GPU", "engines_lost", sdma_queues=4),
+    Case("engines: seven SDMA queues a GPU", "engines_lost", sdma_queues=7),
+    Case("engines: host engines only (as in CPX)", "engines_lost", topology=NO_PEER_ENGINES),
+)

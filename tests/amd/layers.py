@@ -26,6 +26,7 @@ class Layer:
 
     def run(self, case: Case, folder: Path) -> dict[str, Any]:
         """Run a case in a process of its own: ``facts``, ``witness`` and the library's ``build``."""
+        folder.mkdir(exist_ok=True)
         command, environment = self.start(case, folder)
         arguments = ["-X", "faulthandler", str(SCRIPT), str(self.library), case.scenario]
         done = subprocess.run(

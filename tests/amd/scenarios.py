@@ -18,6 +18,7 @@ if __name__ == "__main__":  # a process of its own, which pytest has not told wh
 import scenarios_of_copies as copies
 import scenarios_of_limits as limits
 import scenarios_of_plans as plans
+import scenarios_of_transfers as transfers
 from pair import MIB, Facts
 
 from c3lib.amd.runtime import Runtime, open_runtime
@@ -45,6 +46,8 @@ SCENARIOS: dict[str, Callable[[Runtime], Facts]] = {
     "access": limits.access,
     "full_ring": limits.full_ring,
     "path": limits.path,
+    "engines_lost": transfers.engines_lost,
+    **transfers.SCENARIOS,
 }
 
 

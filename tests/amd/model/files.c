@@ -42,7 +42,7 @@ static bool is_ours(int fd) {
 static int another(void) { return fcntl(model_file(), F_DUPFD_CLOEXEC, 3); }
 
 static bool is_device(const char *path) {
-    return !strcmp(path, "/dev/kfd") || !strncmp(path, "/dev/dri/renderD", strlen("/dev/dri/renderD"));
+    return !strcmp(path, "/dev/kfd") || !strncmp(path, "/dev/dri/render", strlen("/dev/dri/render"));
 }
 
 /* The path to open instead of a path of the topology. */

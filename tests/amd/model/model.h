@@ -1,6 +1,6 @@
 /* A model of what AMD's user-space runtime expects below it: the kernel driver's file, its topology and the SDMA engines.
  *
- * Preloaded into a process, it stands in for /dev/kfd, /dev/dri/renderD* and the topology under /sys; the real
+ * Preloaded into a process, it stands in for /dev/kfd, /dev/dri/render* and the topology under /sys; the real
  * libhsa-runtime64 then runs unchanged on a machine without a GPU. "GPU memory" is one anonymous file of this process.
  *
  *   files.c    which files are ours: open, fopen, opendir, ioctl and the few libdrm calls the runtime makes
