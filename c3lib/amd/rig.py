@@ -69,8 +69,8 @@ class Rig:
 
     def _forget(self) -> None:
         self._warm.clear()
-        gc.collect()
         if self.hip is not None:
+            gc.collect()
             self.hip.torch.cuda.empty_cache()
 
     @property
