@@ -105,7 +105,7 @@ notebooks := $(sort $(wildcard notebooks/*.ipynb))
 names := $(notebooks:notebooks/%.ipynb=%)
 done := $(names:%=$(BUILD)/%.done)
 
-.PHONY: figures report lab test test-amd test-device style lint bench clean help
+.PHONY: figures report lab measure test test-amd test-device style lint bench clean help
 
 figures: $(done) ## make every figure; again at once: only those whose notebook, data or code changed
 	@echo "up to date: $(words $(names)) of $(words $(names)) notebooks; their figures are in $(FIGURES)/"
@@ -121,6 +121,12 @@ report: figures ## one HTML page with all executed notebooks
 
 lab: $(ready-all) ## open the notebooks in JupyterLab
 	@exec $(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
+
+# Not in .venv where VENV names an environment that has the GPU's PyTorch: `make measure NODE=mi300x_8 VENV=/path`.
+measure: $(ready-all) ## measure on this machine's GPUs: make measure NODE=mi300x_8; what it can measure is said first
+	@if [ -z "$(NODE)" ]; then echo "error: say which node this machine is: make measure NODE=mi300x_8" >&2; exit 2; fi
+	$(PY) -m c3lib doctor
+	$(PY) -m c3lib measure --node '$(NODE)' $(if $(SUITE),--suite '$(SUITE)') $(if $(REPEATS),--repeats '$(REPEATS)')
 
 # --- Checks ----------------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,10 @@ def doctor(json: Json = False) -> None:
 
 def measure(
     node: NodeName = "h200_1",
-    suite: SuiteName = "conccl30_host",
+    suite: Annotated[
+        str,
+        typer.Option("--suite", metavar="NAME", help="A suite.", show_default="the one for the node's topology"),
+    ] = "",
     experiments: Annotated[
         list[str] | None,
         typer.Option("--experiment", metavar="NAME", help="One of them; again for more. Default: all."),
@@ -52,11 +55,14 @@ def measure(
     Example:
       c3 measure --node h200_1 --suite conccl30_host --experiment suite --out build/measured
     """
+    from c3lib.doctor.verdict import SUITES
+    from c3lib.hardware import load_node
     from c3lib.measure.run import measure as measured
     from c3lib.measured import FOLDER
 
     if out is not None and out.exists() and not out.is_dir():
         raise C3Error(f"--out {out}: must be a folder")
+    suite = suite or SUITES[load_node(node).topology]
     for path in measured(node, suite, out or FOLDER / node, experiments or (), repeats, seed, quiet):
         typer.echo(f"wrote {path}")
 

@@ -38,6 +38,8 @@ TRANSPORTS = {
     "nccl_unclustered": "NCCL, no clusters",
     "nccl_registered": "NCCL, registered buffers",
     "nccl_zero_cta": "NCCL, zero CTAs",
+    "sdma": "SDMA engines",
+    "rccl": "RCCL",
 }
 """What moved the bytes, as a table's column ``transport`` has it, and its name in text; ``none`` where nothing did.
 
@@ -45,7 +47,7 @@ TRANSPORTS = {
 ``blocks`` are those that ran; with zero CTAs it hands the bytes to copy engines where it can.
 """
 
-ENGINE_DRIVEN = ("copy_engine", "bare_copy", "nccl_zero_cta")
+ENGINE_DRIVEN = ("copy_engine", "bare_copy", "nccl_zero_cta", "sdma")
 """Transports that take no SM while bytes move, as long as no blocks ran."""
 
 UNCLUSTERED = ("sm_kernel", "nccl_unclustered")
@@ -103,7 +105,7 @@ def schemas() -> dict[str, Any]:
         "high_priority": flag(),
         "sms_asked": count(),
         "sms_granted": count(),
-        "partition": text(checks=pa.Check.isin(("none", "sm target", "green context"))),
+        "partition": text(checks=pa.Check.isin(("none", "sm target", "green context", "cu mask"))),
     }
     health = dict.fromkeys(("sm_mhz_before", "sm_mhz", "power_w_before", "power_w", "temperature_c"), maybe)
     region = {

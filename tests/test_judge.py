@@ -211,7 +211,7 @@ def test_kernels_that_are_launched_singly_find_the_room_that_was_left_them(trans
 
 
 def test_an_unknown_transport_is_refused(tmp_path):
-    write(tmp_path, nvlink_rows(library="rccl"), NVLINK_SUITE, NVLINK.name)
+    write(tmp_path, nvlink_rows(library="oneccl"), NVLINK_SUITE, NVLINK.name)
     with pytest.raises(C3Error, match="transport"):
         read_measured(NVLINK.name, NVLINK_SUITE, tmp_path)
 

@@ -165,6 +165,23 @@ class Rig:
                     work.warm()
             self._warm.add(key)
 
+    def mask_control(self) -> str:
+        """A GEMM on a quarter of the CUs must take longer than on all: what was seen, for the provenance.
+
+        Raises:
+            C3Error: it does not, so masks are without effect and every partition would be a fiction.
+        """
+        self.load(Gemm(4096, 4096, 4096))
+        few = self.gpu.cus - self.gpu.cus // 4 // self.gpu.xccs * self.gpu.xccs
+        seconds = []
+        for setting in (Setting(), Setting(withheld=few)):
+            times = [self.run(setting, transfer=False).times for _ in range(3)]
+            seconds.append(min(time.gemm_end_s - time.gemm_start_s for time in times))
+        said = f"{seconds[0] * 1e6:.0f} us on {self.gpu.cus} CUs, {seconds[1] * 1e6:.0f} us without {few} of them"
+        if seconds[1] < 1.5 * seconds[0]:
+            raise C3Error(f"amd: CU masks are without effect: a GEMM of 4096 took {said}")
+        return said
+
     def negative_control(self, settings: Sequence[Setting]) -> dict[str, Any]:
         """Drop one copy by each transport and look whether the check notices: what fired, for the provenance.
 

@@ -53,6 +53,7 @@ class HipBackend(RegionBackend):
                 "whole GPUs (SPX)"
             )
         self._control: dict[str, Any] = {}
+        self._masks = "no GPU here"
 
     @staticmethod
     def check_node(node: Node) -> None:
@@ -70,6 +71,8 @@ class HipBackend(RegionBackend):
         if not self._control:
             self.rig.load(plan=build_plan("all-gather", 2**20, self.node.ranks, self.node.topology))
             self._control = self.rig.negative_control([Setting(), Setting(library=LIBRARY)])
+            if self.rig.hip is not None:
+                self._masks = self.rig.mask_control()
         version = driver.version()
         hip = self.rig.hip
         return {
@@ -87,6 +90,7 @@ class HipBackend(RegionBackend):
             "gate": GATE,
             "operands": f"random normal, {SETS} sets in turn, so that the L2 is not warm",
             "negative_control": self._control,
+            "mask_control": self._masks,
         }
 
     def default(self, scenario: Scenario) -> Setting:

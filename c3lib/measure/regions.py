@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from c3lib.backends.cuda import CudaBackend, describe
+from c3lib.backends.cuda import CudaBackend
+from c3lib.backends.regions import RegionBackend, describe
 from c3lib.cuda.nccl import VARIANTS
-from c3lib.cuda.setting import Region, Setting
+from c3lib.cuda.setting import Setting
 from c3lib.hardware import COLLECTIVES
 from c3lib.measure.rounds import Group
+from c3lib.region import Region
 from c3lib.transfer.builders import build_plan
 from c3lib.workload import Gemm
 
@@ -56,11 +58,11 @@ def _arm(
 
 
 def region_row(
-    backend: CudaBackend,
+    backend: RegionBackend,
     experiment: str,
     gemm: Gemm | None,
     transfer: Transfer | None,
-    how: Setting,
+    how: Any,
     region: Region,
     turn: int,
 ) -> dict[str, Any]:

@@ -10,14 +10,15 @@ from typing import Any, Iterable
 
 import pandas as pd
 
-from c3lib.backends.cuda import SWEEP_REPEATS, CudaBackend
+from c3lib.backends.cuda import CudaBackend
+from c3lib.backends.regions import SWEEP_REPEATS
 from c3lib.cuda.device import require_gpu
-from c3lib.cuda.setting import NO_TRANSFER
 from c3lib.errors import C3Error, unknown
 from c3lib.hardware import Node, load_node
-from c3lib.measure import counted, energy, fsdp_step, links, premise, regions, suite
+from c3lib.measure import amd, counted, energy, fsdp_step, links, premise, regions, suite
 from c3lib.measure.journal import Journal
 from c3lib.measure.rounds import run_rounds
+from c3lib.region import NO_TRANSFER
 from c3lib.results import write_table
 from c3lib.suites import load_suite
 from c3lib.workload import whole
@@ -58,11 +59,14 @@ def measure(
         if name not in known:
             raise unknown(f"experiment of {node}", name, known)
     load_suite(suite_name, there.ranks)
-    require_gpu(CudaBackend.check_node(there))
+    session = _Session(there, suite_name, Path(out), repeats, seed, quiet)
+    if there.vendor == "amd":
+        session.backend  # noqa: B018 -- before anything is written: without an AMD GPU there is nothing to measure
+    else:
+        require_gpu(CudaBackend.check_node(there))
     if "premise" in chosen and len(set(chosen)) > 1 and not premise.profiler():
         print(f"c3 measure: leaves premise out: {premise.NO_PROFILER}", file=sys.stderr)
         chosen = [name for name in chosen if name != "premise"]
-    session = _Session(there, suite_name, Path(out), repeats, seed, quiet)
     written = []
     for name in EXPERIMENTS:
         if name in chosen:
@@ -72,6 +76,8 @@ def measure(
 
 def experiments_of(node: Node) -> list[str]:
     """The experiments that a node has."""
+    if node.vendor == "amd":
+        return list(amd.EXPERIMENTS)
     other = _SEVERAL if node.topology == "host" else _ONE_GPU
     return [name for name in EXPERIMENTS if name not in other]
 
@@ -82,12 +88,13 @@ class _Session:
     def __init__(self, node: Node, suite_name: str, out: Path, repeats: int, seed: int, quiet: bool):
         self.node, self.suite_name, self.out = node, suite_name, out
         self.repeats, self.seed, self.quiet = repeats, seed, quiet
-        self._backend: CudaBackend | None = None
+        self._backend: Any = None
 
     @property
-    def backend(self) -> CudaBackend:
+    def backend(self) -> Any:
+        """The backend of the node's vendor."""
         if self._backend is None:
-            self._backend = CudaBackend(self.node)
+            self._backend = amd.open_backend(self.node) if self.node.vendor == "amd" else CudaBackend(self.node)
         return self._backend
 
     def run(self, name: str) -> list[Path]:
@@ -105,7 +112,7 @@ class _Session:
         journal = Journal(self.out / f"{self._file(name)}.unfinished.jsonl", about)
         try:
             make: dict[str, Any] = {
-                "isolated": lambda: regions.isolated(self.backend),
+                "isolated": lambda: (amd if self.node.vendor == "amd" else regions).isolated(self.backend),
                 "links": lambda: links.link_groups(self.backend),
                 "order": lambda: regions.order(self.backend),
                 "transports": lambda: regions.transports(self.backend),

@@ -95,6 +95,14 @@ def test_a_dropped_copy_leaves_its_row_unverified(c3: C3) -> None:
     assert sorted(row["verified"] for row in json.loads(done.stdout)["rows"]) == [False, True, True, True]
 
 
+def test_measuring_is_refused_before_anything_is_written(c3: C3, tmp_path: Path) -> None:
+    done = c3("measure", "--node", "mi300x_8", "--out", str(tmp_path / "out"))
+    assert done.returncode != 0
+    assert "the library is the tests' double of AMD's" in done.stderr
+    assert "what runs here is not a measurement, so nothing is written" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_suite_too_large_for_a_cpu_is_refused(c3: C3) -> None:
     done = c3("run", "--backend", "hip", "--strategy", "conccl")
     assert "with no AMD GPU, GEMMs run on the CPU" in done.stderr
