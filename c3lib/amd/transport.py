@@ -117,25 +117,34 @@ class SdmaCopies:
                 that have not come, by rank and engine. The buffers are of no use then, and stay allocated.
         """
         until_s = time.monotonic() + limit_s
-        for step in self._steps:
-            for each in step:
-                which = self._say(each.issues[0]) if len(each.issues) == 1 else f"{len(each.issues)} copies"
-                what = f"step {each.issues[0].step} of {self.buffers.plan}, {which},"
-                try:
-                    each.signal.wait(max(0.0, until_s - time.monotonic()), what)
-                except TookTooLong as error:
-                    self._give_up()
-                    left = f"{each.signal.value} of {len(each.issues)} still to come"
-                    raise TookTooLong(
-                        f"amd: {what} did not end within {limit_s:g} s, {left}; an engine hangs, or a buffer's access "
-                        f"was not granted; {self._missing(step)}"
-                    ) from error
-                except C3Error as error:
-                    self._give_up()
-                    raise C3Error(f"{error}; {self._missing(step)}") from error
+        try:
+            for step in self._steps:
+                for each in step:
+                    self._await(each, until_s, limit_s, step)
+        except BaseException:  # Ctrl-C too: the engines go on
+            self._give_up()
+            raise
+
+    def _await(self, each: _Counted, until_s: float, limit_s: float, step: Sequence[_Counted]) -> None:
+        which = self._say(each.issues[0]) if len(each.issues) == 1 else f"{len(each.issues)} copies"
+        what = f"step {each.issues[0].step} of {self.buffers.plan}, {which},"
+        try:
+            each.signal.wait(max(0.0, until_s - time.monotonic()), what)
+        except TookTooLong as error:
+            raise TookTooLong(
+                f"amd: {what} did not end within {limit_s:g} s, {each.signal.value} of {len(each.issues)} still to "
+                f"come; an engine hangs, or a buffer's access was not granted; {self._missing(step)}"
+            ) from error
+        except C3Error as error:
+            raise C3Error(f"{error}; {self._missing(step)}") from error
 
     def times(self) -> tuple[float, float]:
-        """When the first copy began and the last one ended: seconds since :attr:`released_s`, by the engines' clock."""
+        """When the first copy began and the last one ended: seconds since :attr:`released_s`, by the engines' clock.
+
+        NaN where ``drop`` left no copy.
+        """
+        if not self._steps:
+            return float("nan"), float("nan")
         begun = min(each.signal.times()[0] for each in self._steps[0] if len(each.issues) == 1)
         ended = max(each.signal.times()[1] for each in self._steps[-1] if len(each.issues) == 1)
         return begun - self.released_s, ended - self.released_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from scenarios_of_transfers import SCENARIOS, cut, engines_for, many_copies, moved, transfer
 
 from c3lib.amd import buffers as buffers_module
+from c3lib.amd import runtime as runtime_module
 from c3lib.amd.buffers import Buffers
 from c3lib.amd.engines import candidates, choose_engines, prove_engine
 from c3lib.amd.runtime import Runtime, open_runtime
+from c3lib.amd.signals import Signal
 from c3lib.amd.transport import SdmaCopies
 from c3lib.errors import C3Error
 from c3lib.transfer import RECEIVE, SEND, TransferPlan
@@ -28,8 +31,9 @@ PLANS = [(kind, algorithm, mode) for kind, algorithm in BUILDERS for mode in ("p
 
 
 @pytest.fixture(scope="module")
-def opened(double: Path) -> Runtime:
-    return open_runtime(double)
+def opened(double: Path) -> Iterator[Runtime]:
+    yield open_runtime(double)
+    runtime_module._opened = None  # whoever comes next in this process opens what it wants
 
 
 @pytest.fixture
@@ -37,6 +41,7 @@ def control(opened: Runtime, double: Path) -> Iterator[Control]:
     """The double's faults and journal, in order again afterwards."""
     found = Control(double)
     found.reset()
+    opened._lanes.clear()  # copies that the double forgot wait nowhere
     yield found
     found.reset()
 
@@ -291,6 +296,39 @@ def test_a_hang_of_the_host_side_is_named(runtime: Runtime, control: Control, mo
     with pytest.raises(C3Error, match=r"a copy of \d+ bytes to rank 3's GPU by its engine 0 did not end within 0.5 s"):
         buffers.prepare(0)
     assert buffers.abandoned  # or memory that the engine may still write would be given to others
+
+
+def test_ctrl_c_leaves_the_buffers_to_the_engines(
+    runtime: Runtime, control: Control, ready: Callable[[TransferPlan], SdmaCopies], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = ready(build_plan("all-gather", 4096, 2))
+    transport.ready()
+    transport.submit()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Signal, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        transport.wait()
+    assert transport.buffers.abandoned
+    monkeypatch.undo()
+    transport.release()
+    transport.wait()
+    given_back: list[object] = []
+    monkeypatch.setattr(runtime, "free", given_back.append)
+    transport.buffers.close()
+    assert given_back == []
+
+
+def test_a_plan_of_one_copy_that_is_dropped_has_no_times(runtime: Runtime) -> None:
+    buffers = Buffers(runtime, runtime.gpus[:2], build_plan("all-gather", 1, 2))
+    buffers.prepare(0)
+    transport = SdmaCopies(buffers, engines_for(runtime, 2, "push"), drop=0)
+    transfer(transport)
+    assert [math.isnan(time_s) for time_s in transport.times()] == [True, True]
+    assert buffers.check(0).wrong_nbytes == 1
+    buffers.close()
 
 
 def test_bytes_that_the_host_fails_to_read_are_wrong(
