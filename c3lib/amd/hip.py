@@ -115,7 +115,7 @@ class Hip:
             made = self._call(f"making a stream of {mask}", "hipExtStreamCreateWithCUMask", len(words), words)
             back = (ctypes.c_uint32 * len(words))()
             self._call("reading a stream's CUs back", "hipExtStreamGetCUMask", made, len(words), back)
-            if CuMask.from_words(list(back), mask.cus, mask.xcds) != mask:
+            if not mask.same_as(list(back)):
                 raise C3Error(f"amd: asked for a stream of {mask}, got {[hex(word) for word in back]}")
             return Stream(index, self.torch.cuda.ExternalStream(int(made), device=index), mask)
 

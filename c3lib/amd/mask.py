@@ -58,11 +58,10 @@ class CuMask:
             _require_even(count, cus, xcds, most=cus - xcds)
         return cls(((1 << cus) - 1) & ~((1 << count) - 1), cus, xcds)
 
-    @classmethod
-    def from_words(cls, words: Sequence[int], cus: int, xcds: int) -> CuMask:
-        """A mask as a stream gives it back; bits beyond the last CU are dropped, as the driver does."""
+    def same_as(self, words: Sequence[int]) -> bool:
+        """Whether a stream that gives these words back has this mask; bits beyond the last CU mean nothing."""
         bits = sum(word << WORD_BITS * place for place, word in enumerate(words))
-        return cls(bits & ((1 << cus) - 1), cus, xcds)
+        return bits & ((1 << self.cus) - 1) == self.bits
 
     @property
     def count(self) -> int:

@@ -1,0 +1,283 @@
+"""What backend hip is made of, with stand-ins for HIP: order behind a gate, masks, times, sentences, RCCL's records."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from hip_stand_ins import Bindings, Torch
+
+from c3lib.amd import hip, rccl, work
+from c3lib.amd.gemm import CpuGemm, HipGemm
+from c3lib.amd.health import read_health
+from c3lib.amd.mask import CuMask
+from c3lib.amd.region import timed
+from c3lib.amd.work import CpuWork, HipWork
+from c3lib.errors import C3Error
+from c3lib.workload import Gemm
+
+RUNTIME = SimpleNamespace(now_s=time.monotonic)
+PLACES = ["0000:05:00.0", "0000:26:00.0"]
+MASK = CuMask.without(8, cus=304, xcds=8)
+
+
+class Gpu(SimpleNamespace):
+    def __str__(self) -> str:
+        return f"GPU {self.index}"
+
+
+GPUS = [Gpu(index=index, pci=place) for index, place in enumerate(PLACES)]
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """``opened(places, fails)``: HIP over stand-ins, and hip-python's."""
+
+    def make(places=PLACES, fails=None):
+        bindings, module = Bindings(places, fails), ModuleType("hip")
+        module.hip = bindings
+        monkeypatch.setitem(sys.modules, "hip", module)
+        monkeypatch.setattr(hip, "rocm_torch", Torch)
+        return hip.Hip(GPUS), bindings
+
+    return make
+
+
+# --- HIP ---
+
+
+def test_gpus_are_found_by_where_they_are_not_by_number(opened):
+    assert opened(places=PLACES[::-1])[0].indices == [1, 0]
+
+
+def test_a_masked_stream_has_the_words_of_its_mask(opened):
+    there, bindings = opened()
+    stream = there.stream(1, MASK)
+    assert ("hipExtStreamCreateWithCUMask", 10, list(MASK.words)) in bindings.said
+    assert (stream.handle, stream.index, stream.mask) == (4096, 1, MASK)
+
+
+def test_a_mask_that_does_not_read_back_is_refused(opened):
+    there, bindings = opened()
+    bindings._value = lambda name, arguments: 4096  # nothing is written into the words that are read back
+    with pytest.raises(C3Error, match="asked for a stream of 296 of 304 CUs"):
+        there.stream(0, MASK)
+
+
+@pytest.mark.parametrize(
+    ("places", "fails", "words"),
+    [
+        (PLACES[:1], {}, r"HIP does not list GPU 1 \(0000:26:00.0\); unset HIP_VISIBLE_DEVICES"),
+        (PLACES, {"hipGetDeviceCount": RuntimeError("failed to dlopen")}, "counting GPUs failed in hipGetDeviceCount"),
+        (PLACES, {"hipRuntimeGetVersion": 3}, "reading its version failed in hipRuntimeGetVersion: 3"),
+    ],
+)
+def test_what_hip_lacks_is_one_sentence(opened, places, fails, words):
+    with pytest.raises(C3Error, match=words) as caught:
+        opened(places, fails)
+    assert "\n" not in str(caught.value)
+
+
+def test_torch_for_something_else_is_refused():
+    with pytest.raises(C3Error, match=r"PyTorch .* here is not built for ROCm"):
+        hip.rocm_torch()
+
+
+def test_two_copies_of_the_library_are_refused(tmp_path):
+    line = "7f00-7f01 r-xp 00000000 08:01 {} {}/libamdhip64.so.6\n"
+    maps = tmp_path / "maps"
+    maps.write_text(line.format(1, "/opt/rocm/lib") * 2 + "7f02-7f03 rw-p 00000000 00:00 0\n")
+    hip.require_one_library(maps)
+    maps.write_text(line.format(1, "/opt/rocm/lib") + line.format(2, "/v/torch/lib"))
+    with pytest.raises(C3Error, match=r"two copies of HIP, /opt/rocm/lib/.* and /v/torch/lib/"):
+        hip.require_one_library(maps)
+
+
+# --- work and region ---
+
+
+def hip_work(there, said, after=None):
+    streams = [there.stream(rank) for rank in range(2)]
+    flags = {0: hip.Flag(0), 1: hip.Flag(0)}
+    there._flags = flags
+    for flag in flags.values():  # the address is nobody's: it is not written to
+        flag.open = lambda: there.torch.log.append(("flag", "opens"))
+    return HipWork(RUNTIME, there, streams, lambda on: there.torch.log.append(("enqueue", said)), said, after)
+
+
+def test_kernels_are_queued_behind_a_flag_and_timed_from_the_event_just_behind_it(opened):
+    there, bindings = opened()
+    made = hip_work(there, "gemm")
+    made.submit()
+    queued = [what for what in there.torch.log if what[0] != "synchronize"]
+    first, second = ("whole 0 0", "records"), ("whole 1 0", "records")
+    assert queued == [first, first, second, second, ("enqueue", "gemm"), first, second]
+    waits = [said[2:4] for said in bindings.said if said[0] == "hipStreamWaitValue64"]
+    assert waits == [(0, 1), (0, 1)]  # address, and the turn that is waited for
+    made.release()
+    made.wait()
+    assert there.torch.log[-2:] == [("flag", "opens")] * 2
+    assert made.times() == (0.001, 0.004)  # opened at 0 and 2, begun at 1 and 3, ended at 4 and 5
+
+
+def test_what_is_launched_second_waits_for_the_first_ones_event_and_has_no_gate(opened):
+    there, bindings = opened()
+    first = hip_work(there, "rccl")
+    second = hip_work(there, "gemm", after=first)
+    for made in (first, second):
+        made.submit()
+    assert sum(said[0] == "hipStreamWaitValue64" for said in bindings.said) == 2
+    waited = [what[2] for what in there.torch.log if what[1] == "waits for"]
+    assert waited == first.opened == second.opened
+    first.release()
+    second.release()
+    assert second.released_s == first.released_s
+    assert sum(what == ("flag", "opens") for what in there.torch.log) == 2
+
+
+def test_queueing_that_waits_for_the_gate_opens_it_and_is_told(opened, monkeypatch):
+    monkeypatch.setattr(work, "ENQUEUE_LIMIT_S", 0.05)
+    there, _ = opened()
+    made = hip_work(there, "gemm")
+    made._enqueue = lambda on: time.sleep(0.3)
+    with pytest.raises(C3Error, match=r"queueing gemm took over 0\.05 s behind a shut gate"):
+        made.submit()
+    assert ("flag", "opens") in there.torch.log
+
+
+def test_a_kernel_that_hangs_is_named(opened):
+    there, _ = opened()
+    made = hip_work(there, "GEMM 8x8x8")
+    with pytest.raises(C3Error, match=r"GEMM 8x8x8 has not ended after 0\.05 s"):
+        made.wait(0.05)
+
+
+class Part:
+    """Takes from 1 s to 2 s after its release; notes what is done to it."""
+
+    def __init__(self, name, log, released_s, fails=""):
+        self.name, self.log, self.released_s, self.fails = name, log, released_s, fails
+
+    def __getattr__(self, step):
+        def noted(*_):
+            self.log.append(f"{step} {self.name}")
+            if step == self.fails:
+                raise C3Error(f"{self.name} cannot {step}")
+
+        return noted
+
+    def times(self):
+        return 1.0, 2.0
+
+
+@pytest.mark.parametrize("gemm_first", [True, False])
+def test_a_region_counts_from_the_first_release(gemm_first):
+    log = []
+    gemm, transfer = Part("gemm", log, 10.0 if gemm_first else 10.25), Part("sdma", log, 10.25 if gemm_first else 10.0)
+    times = timed(gemm, transfer, gemm_first)
+    order = ["gemm", "sdma"] if gemm_first else ["sdma", "gemm"]
+    assert log == [f"{step} {name}" for step in ("ready", "submit", "release", "wait") for name in order]
+    late = (times.transfer_start_s, times.transfer_end_s) if gemm_first else (times.gemm_start_s, times.gemm_end_s)
+    assert late == (1.25, 2.25)
+    assert (times.end_s, times.overlap_s) == (2.25, 0.75)
+
+
+def test_a_kernel_alone_leaves_the_other_one_unknown():
+    times = timed(None, Part("sdma", [], 0.0))
+    assert math.isnan(times.gemm_end_s)
+    assert (times.end_s, times.overlap_s) == (2.0, 0.0)
+    with pytest.raises(C3Error, match="a region needs a GEMM, a transfer or both"):
+        timed(None, None)
+
+
+@pytest.mark.parametrize("fails", ["submit", "release"])
+def test_no_gate_stays_shut_when_something_fails(fails):
+    log = []
+    parts = [Part("gemm", log, 0.0, fails if fails == "release" else ""), Part("sdma", log, 0.0, fails)]
+    with pytest.raises(C3Error, match=f"cannot {fails}"):
+        timed(*parts)
+    released = {line for line in log if line.startswith("release")}
+    assert released == ({"release gemm"} if fails == "submit" else {"release gemm", "release sdma"})
+
+
+def test_the_stand_in_waits_for_its_gate_and_hands_errors_on():
+    made = CpuWork(RUNTIME, lambda: time.sleep(0.02), "a nap")
+    made.ready()
+    made.submit()
+    time.sleep(0.05)
+    made.release()
+    made.wait()
+    start_s, end_s = made.times()
+    assert start_s >= 0
+    assert end_s - start_s >= 0.02
+    failing = CpuWork(RUNTIME, lambda: 1 / 0, "a division")
+    failing.ready()
+    failing.submit()
+    failing.release()
+    with pytest.raises(ZeroDivisionError):
+        failing.wait()
+    with pytest.raises(C3Error, match=r"a wait has not ended after 0\.01 s"):
+        CpuWork(RUNTIME, lambda: None, "a wait").wait(0.01)
+
+
+# --- GEMM ---
+
+
+@pytest.mark.parametrize("on_hip", [True, False])
+def test_a_gemm_that_did_not_run_is_noticed(opened, on_hip):
+    there, gemm = opened()[0], Gemm(32, 48, 64)
+    launcher = HipGemm(RUNTIME, there, gemm) if on_hip else CpuGemm(RUNTIME, 2, gemm)
+    launcher.poison(1)
+    assert not launcher.right(1)
+    made = launcher.work(1, MASK if on_hip else None)
+    made._enqueue(made.streams) if on_hip else made._run()
+    assert launcher.right(1)
+    if on_hip:
+        assert [stream.mask for stream in made.streams] == [MASK, MASK]
+
+
+# --- RCCL ---
+
+
+def test_records_tell_kernels_and_workgroups():
+    kernel = {"cat": "kernel", "name": "ncclDevKernel_Generic", "args": {"grid": [28, 2, 1]}}
+    assert rccl.kernels_of([kernel, {"cat": "gpu_memcpy", "name": "CopyDeviceToDevice"}]) == [
+        ("ncclDevKernel_Generic", 56)
+    ]
+    with pytest.raises(C3Error, match="recorded no kernel; nothing is proved"):
+        rccl.kernels_of([{"name": "a mark"}])
+    with pytest.raises(C3Error, match="record of ncclDevKernel_Generic has no grid"):
+        rccl.kernels_of([{**kernel, "args": {}}])
+
+
+def test_zero_ctas_are_said_to_be_there_or_not():
+    def library(number, *functions):
+        def version(pointer):
+            pointer._obj.value = number
+            return 0
+
+        return SimpleNamespace(ncclGetVersion=version, **dict.fromkeys(functions))
+
+    assert rccl.zero_cta(library(22203)) == "RCCL 2.22.3 has no policy of zero CTAs; it comes with ROCm 7.12"
+    assert "RCCL 2.28.3 has windows and a policy of zero CTAs" in rccl.zero_cta(
+        library(22803, "ncclCommWindowRegister")
+    )
+
+
+# --- health ---
+
+
+def test_health_is_of_the_slowest_the_hottest_and_all_together(tmp_path):
+    for gpu, (mhz, watts, degrees) in zip(GPUS, [(2100, 600, 50), (1900, 650, 62)], strict=True):
+        folder = tmp_path / gpu.pci / "hwmon" / "hwmon3"
+        folder.mkdir(parents=True)
+        (folder / "freq1_input").write_text(f"{mhz}000000\n")
+        (folder / "power1_input").write_text(f"{watts}000000\n")
+        (folder / "temp2_input").write_text(f"{degrees}000\n")
+    health = read_health(GPUS, tmp_path)
+    assert (health.sm_mhz, health.power_w, health.temperature_c) == (1900, 1250, 62)
+    assert math.isnan(health.memory_mhz)
+    assert math.isnan(health.energy_j)
