@@ -104,14 +104,17 @@ def judge(
     from c3lib import listings
     from c3lib.judge import judge as judged
     from c3lib.judge import scorecard, verdicts
+    from c3lib.predicted import kept
 
     rows = judged(node, suite)
     scores = scorecard(rows)
     title = f"{suite} on {node}: concurrent times predicted (modelled) against measured, mean absolute errors"
     evidence = {"predicted_s": "modelled", "measured_s": "measured"}
     content = {"node": node, "suite": suite, "evidence": evidence, "targets": verdicts(scores)}
+    before = kept(node, suite)
+    content["predicted_before_the_run"] = before
     content |= {"scores": records(scores), "rows": records(rows)}
-    show(content, listings.of_judgement(title, scores, verdicts(scores)), json)
+    show(content, listings.of_judgement(title, scores, verdicts(scores), before), json)
 
 
 def overlap(node: NodeName = "h200_2", json: Json = False) -> None:

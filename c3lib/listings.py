@@ -137,8 +137,16 @@ def written(path: Path, rows: int) -> str:
     return f"{rows} rows in {path}, their provenance in {path}.json"
 
 
-def of_judgement(title: str, scores: pd.DataFrame, verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """Errors of the model beside those of the naive rules, group by group, for each way to judge."""
+def of_judgement(
+    title: str,
+    scores: pd.DataFrame,
+    verdicts: Sequence[Mapping[str, Any]],
+    predicted: Mapping[str, Any] | None = None,
+) -> str:
+    """Errors of the model beside those of the naive rules, group by group, for each way to judge.
+
+    ``predicted``: how a prediction made before the run turned out (:func:`c3lib.predicted.kept`).
+    """
     from c3lib.judge import WAYS
 
     header = (
@@ -173,6 +181,12 @@ def of_judgement(title: str, scores: pd.DataFrame, verdicts: Sequence[Mapping[st
         met = "met" if row["met"] else "missed"
         parts.append(
             f"Target, isolated times given, {row['group']}: at most {row['target']:.0%}; {row['mean']:.1%}: {met}."
+        )
+    if predicted:
+        parts.append(
+            f"Those are errors of the model as it is now. As it was before the run (commit {predicted['commit'][:7]}), "
+            f"from constants alone, it missed the suite by {predicted['mean']:.1%}; aimed at: at most "
+            f"{predicted['target']:.0%}; {'met' if predicted['met'] else 'missed'}."
         )
     return "\n\n".join(parts)
 

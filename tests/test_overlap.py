@@ -13,7 +13,7 @@ from c3lib.errors import C3Error
 from c3lib.files import ROOT
 from c3lib.listings import WIDE, of_overlap
 from c3lib.measured import TRANSPORTS, read_measured
-from c3lib.predicted import FOLDER, read_predicted
+from c3lib.predicted import FOLDER, kept, read_predicted
 from c3lib.results import write_table
 
 GEMM = "8192x8192x8192"
@@ -180,3 +180,26 @@ def test_a_prediction_that_was_changed_afterwards_is_refused(tmp_path):
     side.write_text(json.dumps({**json.loads(side.read_text()), "sha256": "0" * 64}))
     with pytest.raises(C3Error, match="differs from the table"):
         read_predicted(made.NODE, made.SUITE, tmp_path)
+
+
+def test_how_a_prediction_was_kept_by_hand(tmp_path):
+    """Scenario a: 10 % too long under one strategy, right under the other; b: 30 % too short under both."""
+    measured = made.suite()
+    names = list(dict.fromkeys(measured["scenario"]))[:2]
+    rows = made.predicted(measured)
+    rows = rows[rows["scenario"].isin(names) & rows["strategy"].isin(["c3_base", "conccl"])]
+    times = measured.groupby(["scenario", "strategy"])["concurrent_s"].median()
+    factor = {
+        (names[0], "c3_base"): 1.1,
+        (names[0], "conccl"): 1.0,
+        (names[1], "c3_base"): 0.7,
+        (names[1], "conccl"): 0.7,
+    }
+    keys = list(zip(rows["scenario"], rows["strategy"], strict=True))
+    rows = rows.assign(concurrent_s=[times[key] * factor[key] for key in keys])
+    write_table(rows, tmp_path / "predicted" / made.NODE / f"{made.SUITE}.csv", suite=made.SUITE)
+    write_table(measured, tmp_path / "measured" / made.NODE / f"{made.SUITE}.csv", suite=made.SUITE)
+    found = kept(made.NODE, made.SUITE, tmp_path / "predicted", tmp_path / "measured")
+    assert found["mean"] == pytest.approx((0.05 + 0.3) / 2)
+    assert not found["met"]
+    assert kept(made.NODE, "another", tmp_path / "predicted", tmp_path / "measured") is None
