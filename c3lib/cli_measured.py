@@ -7,7 +7,7 @@ it, ``c3 judge`` holds the model against it, ``c3 overlap`` tells what overlaps 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -85,7 +85,7 @@ def constants(
     if toml and not json:
         typer.echo(found.to_toml())
         return
-    content = {"node": node, "evidence": "measured", "constants": found.to_rows()}
+    content: dict[str, Any] = {"node": node, "evidence": "measured", "constants": found.to_rows()}
     title = f"{node}: constants from its measured tables, beside those of its file"
     show(content, listings.of_derived(title, found.to_rows()), json)
 
