@@ -85,7 +85,7 @@ def constants(
     if toml and not json:
         typer.echo(found.to_toml())
         return
-    content: dict[str, Any] = {"node": node, "evidence": "measured", "constants": found.to_rows()}
+    content = {"node": node, "evidence": "measured", "constants": found.to_rows()}
     title = f"{node}: constants from its measured tables, beside those of its file"
     show(content, listings.of_derived(title, found.to_rows()), json)
 
@@ -110,7 +110,7 @@ def judge(
     scores = scorecard(rows)
     title = f"{suite} on {node}: concurrent times predicted (modelled) against measured, mean absolute errors"
     evidence = {"predicted_s": "modelled", "measured_s": "measured"}
-    content = {"node": node, "suite": suite, "evidence": evidence, "targets": verdicts(scores)}
+    content: dict[str, Any] = {"node": node, "suite": suite, "evidence": evidence, "targets": verdicts(scores)}
     before = kept(node, suite)
     content["predicted_before_the_run"] = before
     content |= {"scores": records(scores), "rows": records(rows)}
