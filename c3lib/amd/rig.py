@@ -7,6 +7,7 @@ GEMM, and SDMA copies stand in for RCCL: everything runs, every byte is compared
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
 from typing import Any, Sequence
 
 from c3lib.amd.buffers import Buffers
@@ -36,6 +37,8 @@ class Rig:
     """
 
     def __init__(self, ranks: int) -> None:
+        with suppress(ImportError):  # first: a ROCm build brings its own copy of AMD's runtime, and there must be one
+            import torch  # noqa: F401
         self.runtime = open_runtime()
         self.gpus = self.runtime.gpus[:ranks]
         if len(self.gpus) < ranks:

@@ -22,13 +22,14 @@ LARGE_NBYTES = 2**30
 
 
 def open_backend(node: Node) -> HipBackend:
-    """The backend, on real hardware. Raises :class:`C3Error` where what would run is no measurement."""
+    """The backend, on real hardware; raises :class:`C3Error` where it is no measurement, or a control fails."""
     backend = HipBackend(node)
     if backend.evidence != "measured":
         raise C3Error(
             f"c3 measure: {'; '.join(backend.rig.runtime.stand_ins)}: what runs here is {backend.evidence}, so "
             "nothing is written; to see it run, use c3 run --backend hip --suite no_gpu"
         )
+    backend.about()  # its controls: better before hours of measuring than after
     return backend
 
 
