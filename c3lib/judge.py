@@ -37,7 +37,12 @@ WAYS = {"isolated": "isolated times given", "constants": "from constants alone"}
 TARGETS = {"all": 0.08, "copy engine": 0.04}
 """Mean absolute error that the project aims at, isolated times given."""
 
-PARTITIONS = {"none": "no SMs withheld", "sm target": "SM target", "green context": "green contexts"}
+PARTITIONS = {
+    "none": "no SMs withheld",
+    "sm target": "SM target",
+    "green context": "green contexts",
+    "cu mask": "CU mask",
+}
 SETTING = ["transport", "batched", "blocks", "first", "high_priority", "sms_granted", "partition"]
 _SCENARIO = ["gemm", "dtype", "bound", "collective", "ranks", "total_bytes"]
 
