@@ -141,6 +141,18 @@ int CTAPolicy; int shrinkShare; int nvlsCTAs; int nChannelsPerNetPeer; int nvlin
 """ncclConfig_v22800, from the header of NCCL 2.28.9."""
 
 
+def test_an_older_library_is_taken_where_less_of_it_is_used():
+    def made(version, **oldest):
+        library = Library(version)
+        return Clique(gpus(library), library=library, **oldest)
+
+    with pytest.raises(C3Error, match=r"NCCL 2\.22\.3; zero CTAs and ncclAlltoAll need at least 2\.28\.0"):
+        made(22203)
+    assert made(22203, oldest=21400).version == "2.22.3"
+    with pytest.raises(C3Error, match=r"NCCL 2\.13\.4; what is used of it needs at least 2\.14\.0"):
+        made(21304, oldest=21400)
+
+
 def test_the_config_is_laid_out_as_in_c():
     offset, widest = 0, 1
     declared = [field.strip().replace("*", "* ").rsplit(" ", 1) for field in FIELDS.split(";") if field.strip()]

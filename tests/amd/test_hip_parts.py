@@ -15,9 +15,17 @@ from c3lib.amd.gemm import CpuGemm, HipGemm
 from c3lib.amd.health import read_health
 from c3lib.amd.mask import CuMask
 from c3lib.amd.region import timed
+from c3lib.amd.setting import Setting
 from c3lib.amd.work import CpuWork, HipWork
+from c3lib.backends.base import open_backend
+from c3lib.backends.hip import HipBackend
+from c3lib.backends.regions import describe
 from c3lib.errors import C3Error
-from c3lib.workload import Gemm
+from c3lib.hardware import load_node
+from c3lib.strategy import STRATEGIES
+from c3lib.transfer import SEND
+from c3lib.transfer.builders import build_plan
+from c3lib.workload import Collective, Gemm, Scenario
 
 RUNTIME = SimpleNamespace(now_s=time.monotonic)
 PLACES = ["0000:05:00.0", "0000:26:00.0"]
@@ -265,6 +273,92 @@ def test_zero_ctas_are_said_to_be_there_or_not():
     assert "RCCL 2.28.3 has windows and a policy of zero CTAs" in rccl.zero_cta(
         library(22803, "ncclCommWindowRegister")
     )
+
+
+class Clique:
+    """Notes what RCCL is asked for."""
+
+    version = "2.22.3"
+
+    def __init__(self):
+        self.asked = []
+
+    def all_gather(self, *arguments):
+        self.asked.append(("all_gather", *arguments))
+
+    def exchange(self, *arguments):
+        self.asked.append(("exchange", *arguments))
+
+
+def rccl_of(opened, monkeypatch, kind, drop=None, mask=None, nbytes=1024):
+    """RCCL's transport of a plan of 2 ranks whose buffers lie at 1000, 2000 (send) and 5000, 6000 (receive)."""
+    there, clique, allowed = opened()[0], Clique(), []
+    monkeypatch.setattr(rccl, "clique", lambda hip: clique)
+    monkeypatch.setattr(rccl, "recorded", lambda hip, run: [run(), ("ncclDevKernel", 28), ("ncclDevKernel", 28)][1:])
+    buffers = SimpleNamespace(
+        plan=build_plan(kind, nbytes, 2, "mesh"), send=["send of 0", "send of 1"], gpus=GPUS,
+        address=lambda rank, buffer: (1000 if buffer == SEND else 5000) + 1000 * rank,
+    )  # fmt: skip
+    runtime = SimpleNamespace(now_s=time.monotonic, allow=lambda *what: allowed.append(what))
+    made = rccl.Rccl(runtime, there, buffers, mask, high=True, drop=drop)
+    assert allowed == [("send of 0", GPUS), ("send of 1", GPUS)]
+    return made, clique.asked[-1]
+
+
+@pytest.mark.parametrize(("drop", "count"), [(None, 512), (0, 496)])
+def test_rccl_gathers_in_place_and_falls_short_in_the_control(opened, monkeypatch, drop, count):
+    made, asked = rccl_of(opened, monkeypatch, "all-gather", drop)
+    assert asked == ("all_gather", [5000, 6000 + count], [5000, 6000], count, [1, 1])
+    assert made.blocks == 28
+    assert made.path == "RCCL 2.22.3: ncclDevKernel x 2, 28 workgroups a GPU (profiler's records)"
+
+
+def test_rccl_exchanges_blocks_with_peers_on_the_cus_of_its_mask(opened, monkeypatch):
+    made, asked = rccl_of(opened, monkeypatch, "all-to-all", mask=CuMask.of(8, cus=304, xcds=8))
+    assert asked == ("exchange", [1000, 2000], [5000, 6000], 512, 512, [4096, 4097])
+    assert made.path.startswith("RCCL 2.22.3 on 8 of 304 CUs, 1 on each of 8 XCDs: ")
+
+
+def test_rccl_needs_equal_shards(opened, monkeypatch):
+    with pytest.raises(C3Error, match="rccl needs equal shards, so a number of bytes that 2 divides"):
+        rccl_of(opened, monkeypatch, "all-gather", nbytes=1025)
+
+
+# --- the backend ---
+
+
+@pytest.mark.parametrize(("node", "words"), [("h200_2", "node h200_2 is nvidia; it measures AMD GPUs")])
+def test_a_node_of_another_vendor_is_refused(node, words):
+    with pytest.raises(C3Error, match=f"backend hip: {words}"):
+        open_backend("hip", load_node(node))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("c3_base", Setting("rccl", gemm_first=True)),
+        ("c3_sp", Setting("rccl", gemm_first=False, high=True)),
+        ("conccl", Setting(gemm_first=False)),
+        ("conccl_rp", Setting(gemm_first=False, withheld=8)),
+    ],
+)
+def test_how_each_strategy_is_run(name, setting):
+    made = HipBackend.__new__(HipBackend)
+    made.node = load_node("mi300x_8")
+    scenario = Scenario("x", Gemm(64, 106496, 16384), Collective("all-gather", 2**28, 8))
+    assert made.setting(scenario, STRATEGIES[name]) == setting
+    row = {**describe(setting, SimpleNamespace(blocks=28, granted=setting.withheld))}
+    assert made.setting_of(row) == setting
+
+
+@pytest.mark.parametrize("first", ["gemm", "collective"])
+def test_a_sweep_tries_powers_of_two_and_none(first):
+    made = HipBackend.__new__(HipBackend)
+    made.node = load_node("mi300x_8")
+    tried = made.swept(first)
+    assert [setting.withheld for setting in tried] == [0, 8, 16, 32, 64, 128]
+    assert {setting.gemm_first for setting in tried} == {first == "gemm"}
+    assert [setting.high for setting in tried] == [first != "gemm"] + [False] * 5  # a masked stream has no priority
 
 
 # --- health ---
