@@ -36,6 +36,8 @@ SCENARIOS: dict[str, Callable[[Runtime], Facts]] = {
     "one_push": copies.one(),
     "one_pull": copies.one(pull=True),
     "one_of_64_mib": copies.one(nbytes=64 * MIB),
+    "one_packet": copies.one(nbytes=plans.SPLIT),
+    "one_packet_and_a_byte": copies.one(nbytes=plans.SPLIT + 1),
     "refusals": copies.refusals,
     "size_zero": copies.size_zero,
     "dependencies": copies.dependencies,

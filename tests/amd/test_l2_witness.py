@@ -45,10 +45,19 @@ def test_an_all_gather_of_8_ranks_uses_7_engines_of_each_gpu_and_moves_what_the_
     assert found["witness"]["kernels"] == 0
 
 
-@pytest.mark.parametrize(("variables", "packets"), [({}, 1), (SPLIT, 17)], ids=["whole", "split"])
-def test_a_copy_of_64_mib_is_one_packet_or_seventeen(l2: Layer, tmp_path: Path, variables, packets: int) -> None:
-    found = l2.run(Case("64 MiB", "one_of_64_mib", variables=variables), tmp_path)
-    assert [(queue["packets"], queue["nbytes"]) for queue in peer_queues(found)] == [(packets, 2**26)]
+@pytest.mark.parametrize(
+    ("scenario", "variables", "packets"),
+    [
+        ("one_of_64_mib", {}, 1),
+        ("one_of_64_mib", SPLIT, 17),
+        ("one_packet", SPLIT, 1),
+        ("one_packet_and_a_byte", SPLIT, 2),
+    ],
+)
+def test_a_copy_is_one_packet_or_where_told_so_several(l2: Layer, tmp_path, scenario, variables, packets: int) -> None:
+    found = l2.run(Case(scenario, scenario, variables=variables), tmp_path)
+    assert found["facts"] == {"ends": True}
+    assert [queue["packets"] for queue in peer_queues(found)] == [packets]
 
 
 def test_amd_s_library_ends_the_process_when_it_is_told_of_a_fault(l2: Layer, tmp_path: Path) -> None:
