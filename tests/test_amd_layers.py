@@ -15,6 +15,7 @@ sys.path.append(str(ROOT / "tests/amd"))
 
 import build_model  # noqa: E402
 import get_runtime  # noqa: E402
+from cases import Case  # noqa: E402
 from get_runtime import NotObtained  # noqa: E402
 
 
@@ -98,6 +99,17 @@ def test_a_run_of_the_tier_without_the_runtime_is_loud_and_fails(tmp_path: Path)
     assert "L2 not run: apt-get not found" in said
     assert "to obtain it: python tests/amd/get_runtime.py" in said
     assert done.returncode == 1
+
+
+def test_a_case_tells_every_fact_that_is_not_as_expected() -> None:
+    case = Case("name", "scenario", {"a": 1, "b": True}, else_="exact")
+    assert case.differences({"a": 1, "b": True, "c": "exact"}) == []
+    assert case.differences({"a": 1, "b": True, "c": "wrong"}) == ["c: expected 'exact', got 'wrong'"]
+    assert case.differences({"a": 2, "c": "exact"}) == ["a: expected 1, got 2", "b: expected True, got 'nothing'"]
+    assert case.differences({}) == [
+        "no facts at all",
+        *(f"{n}: expected {v}, got 'nothing'" for n, v in case.expected.items()),
+    ]
 
 
 def report(nodeid: str, skipped: str = "") -> SimpleNamespace:

@@ -11,6 +11,7 @@ from c3lib.amd import table
 from c3lib.amd.runtime import Runtime
 from c3lib.errors import C3Error
 
+STUCK_S = 1.0  # a thread that got nothing done for so long is blocked; on shared cores less could be chance
 NONE_BUSY = "a kernel copied: no engine was busy while the copy was held"
 NO_QUEUE = "a kernel copied: the engine, whose queue could not be made, is taken for busy ever after"
 
@@ -68,7 +69,7 @@ def _submit_until_blocked(pair: Pair, engine: int, most: int = 12000) -> tuple[b
     before = -1
     while thread.is_alive() and count[0] != before:
         before = count[0]
-        time.sleep(0.3)
+        time.sleep(STUCK_S)
     blocked, submitted = thread.is_alive(), count[0]
     gate.set(0)
     thread.join(2 * SOON_S)
