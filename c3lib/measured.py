@@ -75,8 +75,9 @@ def read_measured(node: str, experiment: str, folder: Path = FOLDER) -> tuple[pd
     known = names_in(folder / node, ".csv") if (folder / node).is_dir() else []
     if experiment not in known:
         have = ", ".join(known) or "nothing"
-        others = ", ".join(name for name in measured_nodes(folder) if name != node) or "no other node"
-        raise C3Error(f"nothing called {experiment!r} was measured on {node}; it has {have}, and measured is {others}")
+        others = [name for name in measured_nodes(folder) if experiment in names_in(folder / name, ".csv")]
+        where = f"it was measured on {', '.join(others)}" if others else "nor was it on any other node"
+        raise C3Error(f"nothing called {experiment!r} was measured on {node}, which has {have}; {where}")
     path = table_path(node, experiment, folder)
     rows, about = read_table(path, schemas().get(experiment, schemas()["suite"]))
     expected = {"node": node, "evidence": "measured"} | ({} if experiment in EXPERIMENTS else {"suite": experiment})

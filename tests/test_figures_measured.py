@@ -476,6 +476,6 @@ def test_a_notebook_shows_what_was_measured(name, figures, project, tmp_path):
 @pytest.mark.notebooks
 @pytest.mark.parametrize("name", ["10_h200_c3", "11_premise_counters"])
 def test_on_a_node_that_was_not_measured_a_notebook_says_so(name, tmp_path):
-    with pytest.raises(C3Error, match="was measured on h200_8; it has nothing, and measured is h200_1"):
+    with pytest.raises(C3Error, match="was measured on h200_8, which has nothing; it was measured on h200_1"):
         run(ROOT / "notebooks" / f"{name}.ipynb", tmp_path / "out", tmp_path / "build", {"machine": "h200_8"})
     assert not (tmp_path / "out").exists()

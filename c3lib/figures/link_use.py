@@ -7,10 +7,9 @@ from matplotlib.figure import Figure
 
 from c3lib.errors import C3Error
 from c3lib.figures import style
-from c3lib.figures.measured import TRANSPORT, medians, percent, stamp
+from c3lib.figures.measured import TRANSPORT, as_library_chose, medians, percent, stamp
 from c3lib.hardware import load_node
 from c3lib.measured import TRANSPORTS
-from c3lib.overlap import is_library
 from c3lib.workload import format_size
 
 BARE = "bare_copy"
@@ -18,6 +17,9 @@ BARE = "bare_copy"
 
 ALL_OF_IT = 0.99
 """A transport uses the links when it reaches this share of them at the largest size: the project's target."""
+
+LAST_SIZES = 4
+"""Sizes, the largest, whose shares are told."""
 
 COLOUR = {
     "bare_copy": "#222222",
@@ -64,10 +66,7 @@ def _usual(rows: pd.DataFrame, whole: pd.Series) -> pd.Series:
     swept = kernel.groupby("blocks")["total_bytes"].nunique()
     usual = (rows["transport"] == "bare_copy") | ((rows["transport"] == "copy_engine") & rows["batched"])
     usual |= (rows["transport"] == "sm_kernel") & (rows["blocks"] == (swept.idxmax() if len(swept) else 0))
-    library = rows["transport"].map(is_library)
-    default = load_node(rows["node"].iloc[0]).library["all-gather"].default_cus
-    tried = rows[whole].groupby(["transport", "total_bytes"])["blocks"].transform("nunique").reindex(rows.index)
-    return usual | (library & (tried.eq(1) | (rows["blocks"] == default)))
+    return usual | as_library_chose(rows)
 
 
 @style.styled
@@ -107,8 +106,17 @@ def _named(table: pd.DataFrame, name: str) -> str:
     return "bare copies" if name == BARE else TRANSPORTS[name] + (f", {blocks} blocks" if blocks else "")
 
 
+def _reached(part: pd.DataFrame) -> str:
+    """At which sizes a transport reaches the target, and its shares at the largest sizes; four digits tell 0.9898."""
+    reached = part.loc[part["use"] >= ALL_OF_IT, "total_bytes"]
+    where = ", ".join(format_size(int(size)) for size in reached) or "no size tried"
+    last = part.nlargest(LAST_SIZES, "total_bytes").sort_values("total_bytes")
+    each = ", ".join(f"{row.use:.4f} at {format_size(int(row.total_bytes))}" for row in last.itertuples())
+    return f"of {part['total_bytes'].nunique()} sizes it is reached at {where} ({each})"
+
+
 def finding(rows: pd.DataFrame) -> style.Finding:
-    """Share of the links at the largest size by transport, whether copies meet the target, and from which size on."""
+    """Share of the links at the largest size by transport, whether copies meet the target, and at which sizes."""
     table = rates(rows)
     parts, target = [], ""
     for name, part in table[table["transport"] != BARE].groupby("transport", sort=False):
@@ -119,9 +127,7 @@ def finding(rows: pd.DataFrame) -> style.Finding:
         )
         if name == "copy_engine":
             met = "met" if last["use"] >= ALL_OF_IT else "**missed**"
-            most = part.loc[part["use"] >= 0.9, "total_bytes"]
-            since = f", and 0.9 from {format_size(int(most.min()))} on" if len(most) else ""
-            target = f" Target of the copy engine, {ALL_OF_IT:g} at the largest size: {met}{since}."
+            target = f" Target of the copy engine, {ALL_OF_IT:g} at the largest size: {met}; {_reached(part)}."
     bare, link = table[table["transport"] == BARE].iloc[-1], load_node(rows["node"].iloc[0]).link
     nominal = 2 * link.count * link.peak_gbs
     return style.Finding(

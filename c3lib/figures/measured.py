@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 
 from c3lib.errors import C3Error
 from c3lib.figures import style
-from c3lib.measured import TRANSPORTS
+from c3lib.hardware import load_node
+from c3lib.measured import ENGINE_DRIVEN, TRANSPORTS
 from c3lib.metrics import fraction_of_ideal, ideal_speedup, median_interval, realised_speedup
+from c3lib.overlap import is_library
 
 NOTHING = "none"
 """Stands for the GEMM in a row without one."""
@@ -21,6 +23,7 @@ TRANSPORT = {
     "copy engine, batched": style.STRATEGY["conccl"],
     "SM kernel": style.STRATEGY["c3_sp"],
     "NCCL": style.STRATEGY["c3_base"],
+    "bare copies": "#222222",
 }
 DIRECTION = {"in": "#117733", "out": "#882255", "both": "#332288"}
 DIRECTION_TEXT = {"in": "host to GPU", "out": "GPU to host", "both": "both ways at once"}
@@ -76,9 +79,25 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def way(rows: pd.DataFrame) -> pd.Series:
-    """Name of each row's transport, as :data:`c3lib.measured.TRANSPORTS` has it, and whether it was batched."""
-    names = rows["transport"].map({**TRANSPORTS, "none": "none"})
+    """Name of each row's transport, as :data:`TRANSPORT` has it, and whether it was batched."""
+    names = rows["transport"].map({**TRANSPORTS, "bare_copy": "bare copies", "none": "none"})
     return names.where(~rows["batched"], names + ", batched")
+
+
+def mover(rows: pd.DataFrame) -> str:
+    """What moves bytes with SMs in these rows: ``"SM kernel"`` is the project's own, else the library's name."""
+    names = rows.loc[~rows["transport"].isin((*ENGINE_DRIVEN, "none")), "transport"].map(TRANSPORTS)
+    return " or ".join(sorted(set(names.str.split(", ").str[0])))
+
+
+def as_library_chose(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are of a library with the thread blocks that it takes by itself, where one size also swept them."""
+    library = rows["transport"].map(is_library).astype(bool)
+    if not library.any():
+        return library
+    default = load_node(rows["node"].iloc[0]).library["all-gather"].default_cus
+    tried = rows.groupby(["collective", "transport", "total_bytes"])["blocks"].transform("nunique")
+    return library & (tried.eq(1) | (rows["blocks"] == default))
 
 
 def stamp(figure: Figure, rows: pd.DataFrame, n: str) -> None:

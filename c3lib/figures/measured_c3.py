@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from c3lib.experiment import summarise
 from c3lib.figures import style
-from c3lib.figures.measured import count_range, medians, percent, stamp
+from c3lib.figures.measured import count_range, medians, mover, percent, stamp
 from c3lib.measured import TRANSPORTS
 from c3lib.metrics import ideal_speedup, realised_speedup
 from c3lib.strategy import STRATEGIES
@@ -129,7 +129,8 @@ def finding_ladder(rows: pd.DataFrame) -> style.Finding:
             f"ideal [{row['own_low']:.2f}, {row['own_high']:.2f}] against its own transport's time ({bounds}), "
             f"{row['fraction_of_ideal']:.2f} by library time"
         )
-    text = "Best copy-engine strategy, " + parts[0] + ".  \nBest SM-kernel strategy, " + parts[1] + "."
+    by_sms = mover(rows).replace(" ", "-")
+    text = f"Best copy-engine strategy, {parts[0]}.  \nBest {by_sms} strategy, {parts[1]}."
     text += _beyond(rows, names[0])
     flagged = rows.loc[rows["unstable_ideal"], "scenario"].nunique()
     if flagged:

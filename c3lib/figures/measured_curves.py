@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -13,6 +15,10 @@ from c3lib.workload import format_size
 
 SHARE = 0.95
 """A transport drives the link when it reaches this share of it."""
+
+COPY_ENGINES = ("copy engine", "copy engine, batched")
+NO_BLOCKS = (*COPY_ENGINES, "bare copies")
+"""Names of what a plan is copied by without thread blocks, and also of copies that no rank waits for."""
 
 WITHHELD = (8, 32, 64)
 """SMs withheld at which slowdowns are told."""
@@ -99,12 +105,12 @@ def finding_gemm(rows: pd.DataFrame) -> style.Finding:
 
 
 def transfer_rates(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rate (GB/s over the link, both directions added) and time of each transfer alone: medians with intervals.
+    """Rate (GB/s over the link, both directions added) and time of each all-gather alone: medians with intervals.
 
     Columns ``way``, ``direction``, ``blocks``, ``total_bytes``, ``link_bytes``, ``copies``, then those of
     :func:`c3lib.figures.measured.medians` for the rate.
     """
-    moved = rows[rows["gemm"] == NOTHING]
+    moved = rows[(rows["gemm"] == NOTHING) & (rows["collective"] == "all-gather")]
     moved = moved.assign(way=way(moved), rate_gbs=moved["link_bytes"] / moved["transfer_s"] / 1e9)
     return medians(moved, ["way", "direction", "blocks", "total_bytes", "link_bytes", "copies"], "rate_gbs")
 
@@ -116,18 +122,23 @@ def by_blocks(rows: pd.DataFrame) -> pd.DataFrame:
     return table[table["total_bytes"] == swept.idxmax()].reset_index(drop=True)
 
 
-def blocks_needed(rows: pd.DataFrame, share: float = SHARE) -> pd.DataFrame:
-    """Per direction the fewest blocks at which the SM kernel reaches ``share`` of the link, and of its own plateau.
+def ways_by_blocks(table: pd.DataFrame) -> list[str]:
+    """What moved bytes with thread blocks, of :func:`by_blocks`: the project's SM kernel first, then a library."""
+    return sorted(set(table["way"]) - set(NO_BLOCKS), key=lambda name: (name != "SM kernel", name))
+
+
+def blocks_needed(rows: pd.DataFrame, share: float = SHARE, name: str = "SM kernel") -> pd.DataFrame:
+    """Per direction the fewest blocks at which a kernel reaches ``share`` of the link, and of its own plateau.
 
     The link is what the faster kind of copy-engine transfer of the same size and direction reaches. ``of_link`` and
     ``of_own`` are NaN where no number of blocks tried gets there; ``link_gbs`` and ``best_gbs`` are the two rates,
     ``best_share`` their ratio, ``blocks_at_best`` where it is reached.
     """
     table, found = by_blocks(rows), []
-    for direction in [name for name in DIRECTION if name in table["direction"].values]:
+    for direction in [each for each in DIRECTION if each in table["direction"].values]:
         part = table[table["direction"] == direction]
-        link = part.loc[part["way"] != "SM kernel", "median"].max()
-        kernel = part[part["way"] == "SM kernel"].set_index("blocks")["median"]
+        link = part.loc[part["way"].isin(COPY_ENGINES), "median"].max()
+        kernel = part[part["way"] == name].set_index("blocks")["median"]
         enough = [kernel.index[kernel >= share * wanted].min() for wanted in (link, kernel.max())]
         found.append([direction, *enough, link, kernel.max(), kernel.max() / link, kernel.idxmax()])
     columns = ["direction", "of_link", "of_own", "link_gbs", "best_gbs", "best_share", "blocks_at_best"]
@@ -136,53 +147,65 @@ def blocks_needed(rows: pd.DataFrame, share: float = SHARE) -> pd.DataFrame:
 
 @style.styled
 def rate_by_blocks(rows: pd.DataFrame) -> Figure:
-    """Transfer rate of the SM kernel against its blocks, beside the copy engine's, by direction."""
+    """Transfer rate of each SM-driven transport against its blocks, beside the copy engine's, by direction."""
     table, needed = by_blocks(rows), blocks_needed(rows).set_index("direction")
+    ways = ways_by_blocks(table)
     figure, axes = style.canvas(1, len(needed), sharey=True, height_in=3.2, squeeze=False)
     for axis, direction in zip(axes[0], needed.index, strict=True):
         part = table[table["direction"] == direction]
-        kernel = part[part["way"] == "SM kernel"]
-        colour, link = TRANSPORT["SM kernel"], needed.loc[direction, "link_gbs"]
-        engine = part[part["way"] != "SM kernel"].sort_values("median").iloc[-1]
+        kernels = {name: part[part["way"] == name] for name in ways}
+        link = needed.loc[direction, "link_gbs"]
+        engine = part[part["way"].isin(COPY_ENGINES)].sort_values("median").iloc[-1]
         axis.axhspan(engine["low"], engine["high"], color=TRANSPORT["copy engine"], alpha=0.3, lw=0)
         axis.axhline(link, color=TRANSPORT["copy engine"], lw=1.6)
         axis.axhline(SHARE * link, color=style.GREY, lw=0.9, ls=(0, (3, 2)))
-        axis.errorbar(kernel["blocks"], kernel["median"], _errors(kernel), color=colour, marker="o", ms=4.5, lw=1.6)
-        axis.text(
-            1, link, f"copy engine {link:.0f}", color=TRANSPORT["copy engine"], va="bottom", weight="bold", fontsize=8.5
-        )
+        for name, kernel in kernels.items():
+            look = {"color": TRANSPORT[name], "marker": "o", "ms": 4.5, "lw": 1.6}
+            axis.errorbar(kernel["blocks"], kernel["median"], _errors(kernel), **look)
+        text = f"copy engine {link:.0f}" + ", on 0 SMs" * (len(needed) == 1)
+        axis.text(1, link, text, color=TRANSPORT["copy engine"], va="bottom", weight="bold", fontsize=8.5)
         axis.set_xscale("log", base=2)
-        axis.set_xticks(
-            kernel["blocks"], [f"{blocks}" if blocks & (blocks - 1) == 0 else "" for blocks in kernel["blocks"]]
-        )
+        tried = sorted(set(part.loc[part["way"].isin(ways), "blocks"]))
+        axis.set_xticks(tried, [f"{blocks}" if blocks & (blocks - 1) == 0 else "" for blocks in tried])
         axis.minorticks_off()
         axis.set(title=DIRECTION_TEXT[direction], ylim=(0, table["high"].max() * 1.12))
-        axis.text(
-            kernel["blocks"].max(), kernel["median"].iloc[-1] * 0.94, f"SM kernel {kernel['median'].max():.0f}",
-            color=colour, va="top", ha="right", weight="bold", fontsize=8.5,
-        )  # fmt: skip
+        for name, kernel in kernels.items():
+            _name(axis, f"{name} {kernel['median'].max():.0f}", kernel, TRANSPORT[name], max(tried))
     axes[0][0].text(
         1, SHARE * needed["link_gbs"].iloc[0] * 0.985, f"{SHARE:.0%}", color=style.GREY, va="top", fontsize=8
     )
     axes[0][0].set_ylabel("GB/s over the link")
-    axes[0][len(needed) // 2].set_xlabel("thread blocks of the SM kernel, an SM each")
+    axes[0][len(needed) // 2].set_xlabel(
+        "thread blocks of the SM kernel, an SM each" if len(ways) == 1 else "thread blocks, an SM each"
+    )
     stamp(figure, rows, f"{format_size(table['total_bytes'].iloc[0])} all-gather")
     return figure
 
 
+def _name(axis: Any, text: str, kernel: pd.DataFrame, colour: str, most: int) -> None:
+    """A curve's name: right of its last point where there is room, else below it."""
+    last = kernel.iloc[-1]
+    look = {"color": colour, "weight": "bold", "fontsize": 8.5}
+    if last["blocks"] < most:
+        axis.text(last["blocks"] * 1.08, last["median"], text, va="center", ha="left", **look)
+    else:
+        axis.text(last["blocks"], last["median"] * 0.94, text, va="top", ha="right", **look)
+
+
 def finding_blocks(rows: pd.DataFrame) -> style.Finding:
     """Blocks that drive the link, per direction; a copy engine needs none."""
-    parts = []
-    for row in blocks_needed(rows).itertuples():
-        never = np.isnan(row.of_link)
-        reached = (
-            f"never reaches {SHARE:.0%} of that"
-            if never
-            else f"reaches {SHARE:.0%} of that with {row.of_link:.0f} blocks"
-        )
-        parts.append(
-            f"{DIRECTION_TEXT[row.direction]}: copy engine {row.link_gbs:.1f} GB/s on no SM; the SM kernel {reached} "
-            f"(at most {row.best_share:.0%}, {row.best_gbs:.1f} GB/s, "
-            f"{row.blocks_at_best} blocks), {SHARE:.0%} of its own best with {row.of_own:.0f}"
-        )
-    return style.Finding(".  \n".join(parts) + ".")
+    told: dict[str, str] = {}
+    for name in ways_by_blocks(by_blocks(rows)):
+        for row in blocks_needed(rows, name=name).itertuples():
+            reached = (
+                f"never reaches {SHARE:.0%} of that"
+                if np.isnan(row.of_link)
+                else f"reaches {SHARE:.0%} of that with {row.of_link:.0f} blocks"
+            )
+            engine = f"{DIRECTION_TEXT[row.direction]}: copy engine {row.link_gbs:.1f} GB/s on no SM"
+            told[row.direction] = told.get(row.direction, engine) + (
+                f"; {'the SM kernel' if name == 'SM kernel' else name} {reached} (at most {row.best_share:.0%}, "
+                f"{row.best_gbs:.1f} GB/s, {row.blocks_at_best} blocks), {SHARE:.0%} of its own best with "
+                f"{row.of_own:.0f}"
+            )
+    return style.Finding(".  \n".join(told.values()) + ".")

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from c3lib.figures import style
-from c3lib.figures.measured import count_range, medians, repetitions, stamp
+from c3lib.figures.measured import count_range, medians, mover, repetitions, stamp
 from c3lib.figures.measured_c3 import BY_SM, DMA
 from c3lib.figures.measured_curves import blocks_needed
 from c3lib.figures.taxonomy import pair_names
@@ -17,7 +17,14 @@ from c3lib.hardware import COLLECTIVES
 from c3lib.metrics import bootstrap_interval
 from c3lib.workload import format_size
 
-BEST_SM = "best SM kernel"
+CORNER = 4, 0.4
+"""Rows, from below, and share of the width from which on a key stands beside the points of :func:`versus`."""
+
+
+def best_name(rows: pd.DataFrame) -> str:
+    """``"best SM kernel"``, or ``"best NCCL configuration"`` where a library moves the bytes with SMs."""
+    name = mover(rows)
+    return f"best {name}" if name == "SM kernel" else f"best {name} configuration"
 
 
 def best_sm(rows: pd.DataFrame) -> pd.DataFrame:
@@ -58,14 +65,22 @@ def versus(rows: pd.DataFrame, name: str = "conccl_rp") -> Figure:
         axis.text(1.01, row.Index, text, **look)
     axis.axvline(1, color="#444444", lw=0.9)
     axis.set_yticks(range(len(table)), table["scenario"], fontsize=6.5)
-    for place, bound in enumerate(style.BOUND):
-        look = {"color": style.BOUND[bound], "weight": "bold", "transform": axis.transAxes, "ha": "right"}
-        symbol = {"o": "●", "^": "▲"}[style.BOUND_MARKER[bound]]
-        axis.text(0.99, 0.08 - 0.055 * place, f"{symbol} {bound}-bound GEMM", **look)
-    axis.set(ylim=(-0.7, len(table) - 0.3), xlim=ends, xlabel=f"time with the best SM kernel over time with {name}")
+    _key(axis, table["high"].head(CORNER[0]).max() < ends[0] + CORNER[1] * (ends[1] - ends[0]))
+    axis.set(ylim=(-0.7, len(table) - 0.3), xlim=ends, xlabel=f"time with the {best_name(rows)} over time with {name}")
     axis.text(1, len(table) - 0.3, " copy engine ahead →", va="bottom", fontsize=8, color="#444444")
     stamp(figure, rows, f"{len(table)} scenarios")
     return figure
+
+
+def _key(axis: Any, free: bool) -> None:
+    """Markers of the bounds: in the lower right corner where it is free, else above, as no point may stand there."""
+    for place, bound in enumerate(style.BOUND):
+        look = {"color": style.BOUND[bound], "weight": "bold", "transform": axis.transAxes}
+        text = f"{'▲' if style.BOUND_MARKER[bound] == '^' else '●'} {bound}-bound GEMM"
+        if free:
+            axis.text(0.99, 0.08 - 0.055 * place, text, ha="right", **look)
+        else:
+            axis.text((0.46, 1.01)[place], 1.005, text, va="bottom", fontsize=7.5, **look)
 
 
 def _interval(axis: Any, row: Any, height: float, colour: str, ends: tuple[float, float]) -> None:
@@ -78,15 +93,15 @@ def _interval(axis: Any, row: Any, height: float, colour: str, ends: tuple[float
 
 def finding_versus(rows: pd.DataFrame, name: str = "conccl_rp") -> style.Finding:
     """In how many scenarios the copy engine is ahead of the best SM kernel beyond the interval, and by how much."""
-    table = duel(rows, name)
+    table, best_sms = duel(rows, name), best_name(rows)
     low, high = bootstrap_interval(table["median"])
     ahead, behind = int((table["low"] > 1).sum()), int((table["high"] < 1).sum())
     best, worst = table.loc[table["median"].idxmax()], table.loc[table["median"].idxmin()]
     return style.Finding(
-        f"{name} ends before the best SM kernel, chosen for each scenario with hindsight, in **{ahead} of "
+        f"{name} ends before the {best_sms}, chosen for each scenario with hindsight, in **{ahead} of "
         f"{len(table)}** scenarios and after it in {behind}, beyond the interval of {repetitions(rows)} repetitions. "
         f"Mean ratio of times {table['median'].mean():.3f} [{low:.3f}, {high:.3f}], from {worst['median']:.3f} "
-        f"({worst['scenario']}) to {best['median']:.3f} ({best['scenario']}). The best SM kernel uses "
+        f"({worst['scenario']}) to {best['median']:.3f} ({best['scenario']}). The {best_sms} uses "
         f"{count_range(table['blocks'])} blocks, most often {table['blocks'].mode().iloc[0]}."
     )
 
@@ -94,11 +109,12 @@ def finding_versus(rows: pd.DataFrame, name: str = "conccl_rp") -> style.Finding
 @style.styled
 def per_scenario(rows: pd.DataFrame) -> Figure:
     """Fraction of ideal of every scenario: the best SM kernel, and copy engines without and with SMs withheld."""
-    shown = pd.concat([best_sm(rows).assign(strategy=BEST_SM), rows[rows["strategy"].isin(DMA)]])
+    best = best_name(rows)
+    shown = pd.concat([best_sm(rows).assign(strategy=best), rows[rows["strategy"].isin(DMA)]])
     shown = shown.assign(pair=pair_names(shown))
     table = medians(shown, ["strategy", "bound", "collective", "pair"], "own_fraction")
     ends = min(0.9, table["median"].min() - 0.05), max(1.02, table["median"].max() + 0.05)
-    place, colours = _places(table), {BEST_SM: style.STRATEGY["c3_rp"], **{n: style.STRATEGY[n] for n in DMA}}
+    place, colours = _places(table), {best: style.STRATEGY["c3_rp"], **{n: style.STRATEGY[n] for n in DMA}}
     figure, axes = style.canvas(1, 2, sharey=True, sharex=True, height_in=max(3.0, 1.4 + 0.22 * len(place)))
     for axis, kind in zip(axes, COLLECTIVES, strict=True):
         for offset, (name, colour) in zip((0.22, 0, -0.22), colours.items(), strict=True):
@@ -106,7 +122,7 @@ def per_scenario(rows: pd.DataFrame) -> Figure:
             y = part["pair"].map(place) + offset
             for row, height in zip(part.itertuples(), y, strict=True):
                 _interval(axis, row, height, colour, ends)
-            marker = "o" if name == BEST_SM else "s"
+            marker = "o" if name == best else "s"
             axis.plot(part["median"], y, color=colour, label=name, **{**style.MODELLED, "marker": marker, "ms": 4})
         axis.axvline(1, color="#444444", lw=0.9, ls=(0, (4, 2)))
         axis.set(title=f"{kind} ({style.SHORT[kind]})", xlabel="fraction of ideal, own transport's time", xlim=ends)
@@ -131,7 +147,7 @@ def _places(table: pd.DataFrame) -> dict[str, int]:
 def link_use(rows: pd.DataFrame, alone: pd.DataFrame, name: str = "conccl") -> pd.DataFrame:
     """Per scenario the share of the link that a strategy drives beside the GEMM, with its interval.
 
-    The whole is what copy engines reach in a bare large transfer, both ways at once: ``alone``, the isolated table.
+    The whole is what copy engines reach in a large transfer alone, both ways at once: ``alone``, the isolated table.
     """
     bare_gbs = blocks_needed(alone).set_index("direction").loc["both", "link_gbs"]
     part = rows[rows["strategy"] == name]
@@ -153,5 +169,5 @@ def finding_link(rows: pd.DataFrame, alone: pd.DataFrame, name: str = "conccl") 
             size = f"{text} {format_size(int(middle))}{' on' if text == 'from' else ''}"
             parts.append(f"{part['median'].mean():.3f} [{low:.3f}, {high:.3f}] {size} ({len(part)} scenarios)")
     return style.Finding(
-        f"Beside the GEMM {name} drives, of what copy engines reach in a bare large transfer, {', '.join(parts)}."
+        f"Beside the GEMM {name} drives, of what copy engines reach in a large transfer alone, {', '.join(parts)}."
     )

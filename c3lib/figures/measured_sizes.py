@@ -7,17 +7,21 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from c3lib.figures import style
-from c3lib.figures.measured import TRANSPORT, blocks_text, stamp
+from c3lib.figures.measured import TRANSPORT, as_library_chose, blocks_text, stamp
 from c3lib.figures.measured_curves import transfer_rates
+from c3lib.overlap import is_library
 from c3lib.workload import format_size
 
 
 def by_size(rows: pd.DataFrame, copies: str = "plan") -> pd.DataFrame:
     """Of :func:`transfer_rates` those whose size was swept: whole plans (``"plan"``) or single copies (``"one"``).
 
-    ``line`` names transport and blocks; sizes at which only the number of blocks was swept are left out.
+    ``line`` names transport and blocks; sizes at which only the number of blocks was swept are left out. A library is
+    one line, as it takes other blocks for each size. Empty where no such size was swept.
     """
-    table = transfer_rates(rows)
+    library = rows["transport"].map(is_library).astype(bool)
+    rows = rows[~library | as_library_chose(rows)]
+    table = transfer_rates(rows.assign(blocks=rows["blocks"].mask(rows["transport"].map(is_library), 0)))
     table = table[(table["copies"] == 1) == (copies == "one")]
     table = table.assign(line=table["way"] + table["blocks"].map(blocks_text))
     swept = table.groupby(["line", "direction"])["total_bytes"].transform("nunique")
@@ -64,9 +68,10 @@ def rate_by_size(rows: pd.DataFrame) -> Figure:
 @style.styled
 def latency(rows: pd.DataFrame) -> Figure:
     """Time of one copy-engine copy, and of a whole plan of copies, against size."""
-    figure, axes = style.canvas(1, 2, sharey=True, height_in=3.4)
-    for axis, which in zip(axes, ("one", "plan"), strict=True):
-        table = by_size(rows, which)
+    tables = [table for table in (by_size(rows, "one"), by_size(rows)) if len(table)]
+    figure, axes = style.canvas(1, len(tables), sharey=True, height_in=3.4, squeeze=False)
+    axes = axes[0]
+    for axis, table in zip(axes, tables, strict=True):
         ends = []
         for name, look in _lines(table).items():
             part = table[table["line"] == name]
