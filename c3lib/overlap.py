@@ -94,7 +94,7 @@ def wire(rows: pd.DataFrame) -> pd.DataFrame:
 
     One row a way and GEMM (``none``: alone): ``ratio`` of what it sent (median) with its extremes ``low`` and ``high``,
     ``received`` (the same of what came in), ``payload`` (counted over what the plan sends), ``blocks``, ``ran``,
-    ``repetitions``.
+    ``engines_only`` (:func:`engines_only`), ``repetitions``.
     """
     rows = _asked(rows)
     rows = rows.assign(
@@ -102,10 +102,11 @@ def wire(rows: pd.DataFrame) -> pd.DataFrame:
         received=rows["received_raw_bytes"] / rows["received_bytes"],
         payload=rows["sent_bytes"] / rows["plan_bytes"],
         ran=rows["path"].map(ran),
+        engines_only=rows.apply(engines_only, axis=1),
     )
     groups = rows.groupby([*WAY, "gemm"])
     table = groups["ratio"].agg(ratio="median", low="min", high="max", repetitions="size")
-    table = table.join(groups[["received", "payload"]].median()).join(groups[["blocks", "ran"]].first())
+    table = table.join(groups[["received", "payload"]].median()).join(groups[["blocks", "ran", "engines_only"]].first())
     return ordered(table.reset_index().assign(node=rows["node"].iloc[0], evidence="measured"))
 
 

@@ -15,7 +15,7 @@ from c3lib.figures.measured_overlap import by_order
 from c3lib.measured import TRANSPORTS
 
 LIBRARY = {"nccl": style.STRATEGY["c3_base"], "nccl_unclustered": style.STRATEGY["c3_rp"]}
-FIRST = {"gemm": ("o", "-", "behind the GEMM"), "transfer": ("s", ":", "before it")}
+FIRST = {"gemm": ("o", "behind the GEMM"), "transfer": ("s", "before it")}
 FOUND = 0.2
 """Above this fraction of ideal the transfer is told to have found room beside the GEMM (ours)."""
 
@@ -52,23 +52,29 @@ def clusters(rows: pd.DataFrame) -> Figure:
     place = {count: index for index, count in enumerate(blocks)}
     for axis, (bound, gemm) in zip(axes[0], gemms, strict=True):
         for step, (name, first, own) in enumerate(_lines(table[table["gemm"] == gemm])):
-            colour, (marker, dash, when) = LIBRARY[name], FIRST[first]
-            x = own["blocks"].map(place) + 0.06 * (step - 1.5)
+            colour, (marker, when) = LIBRARY[name], FIRST[first]
+            x = own["blocks"].map(place) + 0.17 * (step - 1.5)  # apart, so that no interval runs into another's point
             face = colour if first == "gemm" else "white"
-            axis.vlines(x, own["low"], own["high"], color=colour, lw=1.4)
-            axis.plot(x, own["median"], ls=dash, lw=1, color=colour, marker=marker, mfc=face, label=_text(name, when))
+            axis.errorbar(x, own["median"], _errors(own), fmt="none", ecolor=colour, elinewidth=1.4, capsize=2.5)
+            axis.plot(x, own["median"], ls="none", color=colour, marker=marker, mfc=face, label=_text(name, when))
         if gemm in best:
             axis.axhline(best[gemm], color=TRANSPORT["copy engine"], lw=1.6, label="copy engine, GEMM on every SM")
         axis.axhline(0, color="#999999", lw=0.8, zorder=0)
         axis.axhline(1, color="#444444", lw=0.9, ls="--", zorder=0)
         axis.set_title(f"{bound}-bound, {gemm}", color=style.BOUND[bound], fontsize=9)
         axis.set_xticks(range(len(blocks)), blocks)
-        axis.set(xlabel="NCCL's blocks, an SM left free for each", xlim=(-0.4, len(blocks) - 0.6))
+        for between in range(len(blocks) - 1):
+            axis.axvline(between + 0.5, color=style.FAINT, lw=0.8, zorder=0)
+        axis.set(xlabel="NCCL's blocks, an SM left free for each", xlim=(-0.5, len(blocks) - 0.5))
     axes[0][0].set_ylabel("fraction of ideal, own time")
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2)
     stamp(figure, rows, "all-gather about as long as the GEMM")
     return figure
+
+
+def _errors(own: pd.DataFrame) -> np.ndarray:
+    return np.array([own["median"] - own["low"], own["high"] - own["median"]])
 
 
 def _text(name: str, when: str) -> str:

@@ -58,12 +58,34 @@ def energy(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def finding_energy(rows: pd.DataFrame) -> style.Finding:
-    """Mean energy and time of each strategy relative to serial, the least first."""
+def finding_energy(rows: pd.DataFrame, suite: pd.DataFrame | None = None) -> style.Finding:
+    """Mean energy and time of each strategy relative to serial, the least first.
+
+    Given the rows of the suite, strategies that it ran by another transport in the same scenarios are named.
+    """
     table = relative_energy(rows)
     means = table[table["strategy"] != SERIAL].groupby("strategy")[["median", "seconds"]].mean().sort_values("median")
     parts = [
         f"{WORDS.get(row.Index, row.Index)} {row.median:.3f} of the energy in {row.seconds:.3f} of the time"
         for row in means.itertuples()
     ]
-    return style.Finding("Mean over scenarios, relative to serial: " + "; ".join(parts) + ".")
+    text = "Mean over scenarios, relative to serial: " + "; ".join(parts) + "."
+    return style.Finding(text + ("" if suite is None else _unlike(rows, suite)))
+
+
+def unlike(rows: pd.DataFrame, suite: pd.DataFrame) -> pd.DataFrame:
+    """Scenarios and strategies whose bytes something else moved than in the suite: ``transport``, ``of_suite``."""
+    keys = ["scenario", "strategy"]
+    here, there = (table.groupby(keys)["transport"].first() for table in (rows, suite))
+    both = pd.concat({"transport": here, "of_suite": there}, axis=1, join="inner").reset_index()
+    return both[both["transport"] != both["of_suite"]]
+
+
+def _unlike(rows: pd.DataFrame, suite: pd.DataFrame) -> str:
+    count = rows.groupby("strategy")["scenario"].nunique()
+    parts = [
+        f"{strategy} by {TRANSPORTS[transport]} in {len(part)} of {count[strategy]} scenarios (in the suite by "
+        f"{TRANSPORTS[of_suite]})"
+        for (strategy, transport, of_suite), part in unlike(rows, suite).groupby(["strategy", "transport", "of_suite"])
+    ]
+    return f"  \n**Not what the suite ran**: {'; '.join(parts)}." if parts else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,12 @@ from c3lib.figures.measured import TRANSPORT, beside, blocks_text, medians, stam
 from c3lib.measured import TRANSPORTS
 from c3lib.overlap import is_library
 from c3lib.workload import format_size
+
+FLOOR = -0.25
+"""Share of the serial time below which an interval is cut, with an arrow (ours)."""
+
+APART = 2
+"""Panels whose values span ranges this many times as large as another's have each its own scale (ours)."""
 
 SP = "transfer first at high priority"
 """What ``sp`` means in a strategy's name."""
@@ -56,10 +63,18 @@ def break_even(rows: pd.DataFrame) -> pd.DataFrame:
 
 @style.styled
 def gain(rows: pd.DataFrame) -> Figure:
-    """Share of serial time saved against transfer size, with the break-even size of each transport marked."""
-    table, marks = gain_by_size(rows), break_even(rows).set_index(["gemm", "line"])["break_even_bytes"]
+    """Share of serial time saved against transfer size, with the break-even size of each transport marked.
+
+    Where none lies among the sizes tried, each panel says instead at how many sizes a transport gains or loses.
+    """
+    table, even = gain_by_size(rows), break_even(rows)
+    marks = even.set_index(["gemm", "line"])["break_even_bytes"]
+    found = bool((np.isfinite(marks) & (marks > table["total_bytes"].min())).any())
     gemms = table.drop_duplicates("gemm").sort_values("gemm_alone_s")
-    figure, axes = style.canvas(1, len(gemms), sharey=True, height_in=3.9, squeeze=False)
+    ends = table.assign(low=table["low"].clip(lower=FLOOR)).groupby("gemm").agg({"low": "min", "high": "max"})
+    reach = ends.max(axis=1) - ends.min(axis=1)
+    share = bool(reach.max() <= APART * reach.min())
+    figure, axes = style.canvas(1, len(gemms), sharey=share, height_in=3.9, squeeze=False)
     for axis, gemm in zip(axes[0], gemms.itertuples(), strict=True):
         for name, part in table[table["gemm"] == gemm.gemm].groupby("line"):
             look = {"color": _colour(part), "ls": "--" if part["sms_granted"].iloc[0] else "-"}
@@ -67,26 +82,47 @@ def gain(rows: pd.DataFrame) -> Figure:
                 part["total_bytes"], part["low"] * 100, part["high"] * 100, color=look["color"], alpha=0.2, lw=0
             )
             axis.plot(part["total_bytes"], part["median"] * 100, marker="o", ms=3, label=name, **look)
+            _cut(axis, part, look["color"])
             mark = marks[gemm.gemm, name]
-            if np.isfinite(mark):
+            if found and np.isfinite(mark):
                 value = part.loc[part["total_bytes"] == mark, "median"].iloc[0] * 100
                 axis.plot([mark], [value], marker="o", ms=10, mfc="none", mec=look["color"], mew=1.5)
         axis.axhline(0, color="#444444", lw=0.9)
         style.size_axis(axis, table["total_bytes"], "total bytes of the all-gather")
         axis.set_xlim(table["total_bytes"].min() / 1.6, table["total_bytes"].max() * 1.6)
         axis.set_title(f"{gemm.gemm}, {gemm.gemm_alone_s * 1e3:.2g} ms", fontsize=9)
+        if not share:
+            low, high = ends.loc[gemm.gemm] * 100
+            axis.set_ylim(low - 0.04 * (high - low), high + 0.05 * (high - low))
+        if not found:
+            _told(axis, even[even["gemm"] == gemm.gemm], table)
     axes[0][0].set_ylabel("% of serial time saved by overlap")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside upper center",
-        ncols=3,
-        title="circled: gains for certain here and at every larger size",
-        title_fontsize=8.5,
-    )
+    title = "circled: gains for certain here and at every larger size"
+    title = title if found else "counted: gains and losses beyond the interval"
+    title += "; arrow: the interval goes on below" if (table["low"] < FLOOR).any() else ""
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, title=title, title_fontsize=8.5)
     stamp(figure, rows, f"{table['total_bytes'].nunique()} sizes, {_launch(rows)}")
     return figure
+
+
+def _cut(axis: Any, part: pd.DataFrame, colour: str) -> None:
+    """Arrows at the sizes whose interval goes on below :data:`FLOOR`."""
+    below = part[part["low"] < FLOOR]
+    if len(below):
+        axis.plot(below["total_bytes"], [FLOOR * 100] * len(below), color=colour, ls="none", marker=7, ms=6, mew=0)
+
+
+def _told(axis: Any, even: pd.DataFrame, table: pd.DataFrame) -> None:
+    """At how many sizes each transport gains and loses beyond its interval, above the points."""
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, high + 0.09 * (high - low) * len(even))
+    for place, row in enumerate(even.itertuples()):
+        count, gains, losses = len(row.sizes), len(row.gains), len(row.losses)
+        text = f"{losses} of {count} sizes tried lose{'s' * (losses == 1)}" if losses else "no size tried loses"
+        text += ", all gain" if gains == count else f", {gains or 'none'} gain{'s' * (gains <= 1)}"
+        look = {"va": "top", "fontsize": 7.5, "weight": "bold", "color": _colour(table[table["line"] == row.line])}
+        axis.text(0.02, 0.99 - 0.065 * place, f"{row.line}: {text}", transform=axis.transAxes, **look)
 
 
 def _colour(part: pd.DataFrame) -> str:

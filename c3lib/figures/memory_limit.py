@@ -65,8 +65,10 @@ def memory_limit(rows: pd.DataFrame) -> Figure:
         own = part[part["strategy"] == name]
         left.plot(own["limit"], own["lasts"], color=style.STRATEGY[name], label=_label(own), **style.MODELLED)
     left.legend(loc="upper left", handletextpad=0.1, borderpad=0)
-    left.text(top, top - 0.045, "bandwidth\nlimit", ha="right", va="top", color="#444444", fontsize=8)
-    left.set(xlabel="time that memory bandwidth allows", ylabel="measured time (1x: the longer kernel alone)")
+    left.text(
+        top, top - 0.045, "all bytes\nat the GEMM's\nown rate", ha="right", va="top", color="#444444", fontsize=7.5
+    )
+    left.set(xlabel="time of all bytes at the GEMM's own rate", ylabel="measured time (1x: the longer kernel alone)")
     left.set(xlim=(0.995, top), ylim=(0.99, top + 0.04), title="memory-bound GEMMs")
     for axis in (left.xaxis, left.yaxis):
         axis.set_major_locator(MultipleLocator(0.05))
@@ -110,10 +112,10 @@ def finding(rows: pd.DataFrame) -> style.Finding:
         over = part["concurrent_s"] / part["limit_s"] - 1
         near, below = int((over.abs() <= CLOSE).sum()), int((over < -CLOSE).sum())
         parts.append(
-            f"{_label(part)}: measured over limit, median {1 + over.median():.3f} ({1 + over.min():.3f} to "
+            f"{_label(part)}: measured over that, median {1 + over.median():.3f} ({1 + over.min():.3f} to "
             f"{1 + over.max():.3f}); {near} of {len(part)} within {CLOSE:.0%}, {below} below; GEMM alone "
             f"{part['gemm_gbs'].median():.0f} GB/s, both together {part['both_gbs'].median():.0f} GB/s; fraction of "
-            f"ideal at the limit {part['fraction_limit'].mean():.2f}, measured {part['fraction'].mean():.2f}"
+            f"ideal if it took that {part['fraction_limit'].mean():.2f}, measured {part['fraction'].mean():.2f}"
         )
     text = "Memory-bound GEMMs, against all bytes at the rate of the GEMM alone. " + ".  \n".join(parts) + "."
     text += _verdict(memory)

@@ -61,6 +61,9 @@ def step_times(rows: pd.DataFrame) -> Figure:
             each = rows.loc[(rows["tokens"] == tokens) & (rows["transport"] == row.transport), "step_s"]
             _step(axis, names.index(row.transport), row, each)
         axis.set(title=f"{tokens} tokens a GPU", xlabel="ms a step")
+    if not all(_sure(row) for row in table[~table["transport"].isin((PLAIN, UNSHARDED))].itertuples()):
+        look = {"transform": axes[0][0].transAxes, "ha": "right", "va": "bottom", "fontsize": 7.5, "color": style.GREY}
+        axes[0][0].text(1, 0.01, "grey: not beyond its interval", **look)
     axes[0][0].set_yticks(range(len(names)), [NAMES[name] for name in names])
     for label, name in zip(axes[0][0].get_yticklabels(), names, strict=True):
         label.set(color=COLOUR.get(name, style.GREY), weight="bold")
@@ -78,12 +81,23 @@ def _step(axis: Any, place: int, row: Any, each: pd.Series) -> None:
     axis.barh(place, row.median * 1e3, height=0.62, color=colour, alpha=0.3, lw=0)
     axis.plot([row.low * 1e3, row.high * 1e3], [place] * 2, color=colour, lw=2.4)
     axis.plot(each.sort_values() * 1e3, [place] * len(each), ls="none", marker="|", ms=8, mew=1, color=colour)
-    change = "" if row.transport in (PLAIN, UNSHARDED) else f" ({percent(row.ratio - 1, 1)})"
-    axis.text(1.5, place, f"{row.median * 1e3:.1f}{change}", va="center", weight="bold", fontsize=8.5)
+    text = axis.annotate(f"{row.median * 1e3:.1f}", (1.5, place), va="center", weight="bold", fontsize=8.5)
+    if row.transport in (PLAIN, UNSHARDED):
+        return
+    look = {"color": "black", "weight": "bold"} if _sure(row) else {"color": style.GREY}
+    axis.annotate(f" ({percent(row.ratio - 1, 1)})", (1, 0.5), xycoords=text, va="center", fontsize=8.5, **look)
 
 
-def finding(rows: pd.DataFrame) -> style.Finding:
-    """What a step takes by each transport, and what copy engines save of it and of what the collectives add."""
+def _sure(row: Any) -> bool:
+    """Whether the interval of a step's change lies wholly on one side of none."""
+    return (row.ratio_low - 1) * (row.ratio_high - 1) > 0
+
+
+def finding(rows: pd.DataFrame, origin: dict[str, Any]) -> style.Finding:
+    """What a step takes by each transport, what copy engines save of it and of what the collectives add; what lacks.
+
+    ``origin`` is the table's provenance, which names in ``left_out`` the transports that would not run, and why.
+    """
     table, parts = steps(rows), []
     for tokens, part in table.groupby("tokens"):
         own = part.set_index("transport")
@@ -91,7 +105,7 @@ def finding(rows: pd.DataFrame) -> style.Finding:
         for name in own.index.drop([PLAIN, UNSHARDED], errors="ignore"):
             row = own.loc[name]
             change, low, high = (percent(row[key] - 1, 1) for key in ("ratio", "ratio_low", "ratio_high"))
-            sure = "" if (row["ratio_low"] - 1) * (row["ratio_high"] - 1) > 0 else ", **not beyond its interval**"
+            sure = "" if _sure(row) else ", **not beyond its interval**"
             text += f", {TRANSPORTS[name]} {row['median'] * 1e3:.1f} ms ({change} [{low}, {high}]{sure})"
             if UNSHARDED in own.index:
                 floor = own.loc[UNSHARDED, "median"]
@@ -105,4 +119,8 @@ def finding(rows: pd.DataFrame) -> style.Finding:
         + ".  \n".join(parts)
         + ".  \nOnly the all-gather changes hands: gradients are reduced by NCCL in both. Unsharded is the work of a "
         "rank's step without a collective: the whole model, the optimizer over its share."
+        + "".join(
+            f"  \n**Missing: {NAMES[name]}**, which did not run: `{why}`."
+            for name, why in origin.get("left_out", {}).items()
+        )
     )

@@ -55,7 +55,7 @@ def wire_bytes(rows: pd.DataFrame) -> Figure:
 
 
 def finding(rows: pd.DataFrame) -> style.Finding:
-    """Extremes of the ratio by family, alone and beside a GEMM, and that its cause is not established."""
+    """Extremes of the ratio by family, alone and beside a GEMM, where a GEMM raises it, and that nobody knows why."""
     table = named(rows)
     parts = []
     for text, chosen in (
@@ -70,9 +70,29 @@ def finding(rows: pd.DataFrame) -> style.Finding:
     off = (table["payload"] - 1).abs().max()
     return style.Finding(
         f"Bytes on the wire over payload bytes: {'; '.join(parts)}. The payload that the counters saw is what the plan "
-        f"sends, within {off:.2%}. **Why stores by SMs need more of the wire beside a GEMM is not established**: the "
-        "counters do not tell headers from anything else. The bytes are sent by hardware whoever asks for them, so "
-        "where transports differ in this number, they used the wire differently."
+        f"sends, within {off:.2%}. {_raised(table)} **Why is not established**: the counters do not tell headers from "
+        "anything else, nor who asked for the bytes."
+    )
+
+
+def raised(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a collective and way of a table by :func:`named`: whether a GEMM raises the ratio beyond its extremes.
+
+    Columns ``collective``, ``way``, ``engines_only`` (:func:`c3lib.overlap.engines_only`), ``raised``.
+    """
+    keys = ["collective", "way"]
+    alone = table[~table["beside"]].set_index(keys)[["engines_only", "high"]]
+    least = table[table["beside"]].groupby(keys)["low"].min()
+    both = alone.join(least, how="inner").reset_index()
+    return both.assign(raised=both["low"] > both["high"])[[*keys, "engines_only", "raised"]]
+
+
+def _raised(table: pd.DataFrame) -> str:
+    found = raised(table)
+    took, rest = (found.loc[found["engines_only"] == free, "raised"] for free in (False, True))
+    return (
+        f"A GEMM raises it, beyond the repetitions' extremes, for {took.sum()} of {len(took)} transfers that took SMs "
+        f"or waited for them, and for {rest.sum()} of {len(rest)} that did neither."
     )
 
 
