@@ -70,7 +70,8 @@ def main(library: str, name: str) -> None:
     """Run one scenario and print its facts."""
     runtime = open_runtime(library)
     facts = SCENARIOS[name](runtime)
-    print(json.dumps({"build": runtime.build, "facts": facts, "witness": witness()}))
+    said = {"build": runtime.build, "missing": sorted(runtime.missing), "facts": facts, "witness": witness()}
+    print(json.dumps(said))
 
 
 if __name__ == "__main__":
