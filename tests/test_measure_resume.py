@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from c3lib.backends.cuda import SWEEP_REPEATS, CudaBackend
+from c3lib.cuda.buffers import Check
+from c3lib.cuda.health import Health
+from c3lib.cuda.region import Times
+from c3lib.cuda.setting import Region, Setting
 from c3lib.errors import C3Error
+from c3lib.hardware import load_node
 from c3lib.measure import run as session
-from c3lib.measure.journal import Journal
+from c3lib.measure import suite
+from c3lib.measure.journal import Journal, content_id
 from c3lib.measure.rounds import Group, run_rounds
 
 ABOUT = {"experiment": "order", "seed": 0}
@@ -106,9 +113,36 @@ def test_a_journal_of_other_arguments_is_left_alone(tmp_path):
     path = tmp_path / "order.jsonl"
     finish(path, Device())
     before = path.read_bytes()
-    with pytest.raises(C3Error, match=r"order\.jsonl: is of a run with other arguments .*; finish that or delete the"):
+    with pytest.raises(
+        C3Error, match=r"order\.jsonl: is of another run \(seed 0 then and 1 now\); finish that or delete the"
+    ):
         Journal(path, {**ABOUT, "seed": 1})
     assert path.read_bytes() == before
+
+
+def test_rows_of_arms_that_the_experiment_no_longer_has_are_not_published(tmp_path):
+    path = tmp_path / "order.jsonl"
+    finish(path, Device())
+    journal = Journal(path, ABOUT)
+    without = Device().groups()[:1]
+    with pytest.raises(C3Error, match=r"holds repetition 0 of 'two', arm 'a', which the experiment does not have; del"):
+        run_rounds(without, journal, REPEATS, 0, "order", quiet=True)
+    with pytest.raises(C3Error, match=r"holds repetition 2 of 'one', arm 'a', which the experiment does not have; del"):
+        run_rounds(Device().groups(), journal, REPEATS - 1, 0, "order", quiet=True)
+
+
+def test_contents_are_told_apart_by_names_and_bytes(tmp_path):
+    found = set()
+    for name, text in (("a.py", "x"), ("a.py", "y"), ("b.py", "x"), ("c.py", "x")):
+        (tmp_path / name).write_text(text)
+        found.add(content_id(tmp_path))
+    assert len(found) == 4
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.cpython-312.pyc").write_text("compiled")
+    assert content_id(tmp_path) in found
+    assert content_id(tmp_path / "a.py") != content_id(tmp_path / "b.py")
+    (tmp_path / "copy.toml").write_bytes((tmp_path / "a.py").read_bytes())
+    assert content_id(tmp_path / "copy.toml") == content_id(tmp_path / "a.py")
 
 
 @pytest.mark.parametrize(
@@ -144,12 +178,14 @@ def test_a_full_disk_keeps_the_finished_rows(tmp_path, monkeypatch):
 
 @pytest.fixture
 def measure(tmp_path, monkeypatch):
-    """``measure(device)`` runs the experiment "order" on it and returns the table, read back."""
+    """``measure(device)`` runs the experiment "order" on it and returns the table; ``measure.told`` is of the GPU."""
+    told = {"device": "a stand-in", "driver": "1.0", "negative_control": "noticed"}
 
     class Backend(SimpleNamespace):
         check_node = staticmethod(lambda node: 1)
 
-    monkeypatch.setattr(session, "CudaBackend", lambda node: Backend(about=lambda: {"device": "a stand-in"}))
+    opened = Backend(about=lambda: dict(told))
+    monkeypatch.setattr(session, "CudaBackend", lambda node: opened)
     monkeypatch.setattr(session.CudaBackend, "check_node", Backend.check_node, raising=False)
     monkeypatch.setattr(session, "require_gpu", lambda count: None)
 
@@ -158,6 +194,7 @@ def measure(tmp_path, monkeypatch):
         (path,) = session.measure("h200_1", "conccl30_host", tmp_path, ["order"], REPEATS, quiet=True)
         return pd.read_csv(path)
 
+    measure.told = told
     return measure
 
 
@@ -174,6 +211,36 @@ def test_a_second_measurement_goes_on_where_the_first_was_lost(tmp_path, measure
 
 
 @pytest.mark.parametrize(
+    "what", ["device", "driver", "code", "node_file", "suite_file", "libraries"], ids="another {}".format
+)
+def test_rows_of_another_experiment_are_not_gone_on_from(tmp_path, measure, monkeypatch, what):
+    with pytest.raises(C3Error, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
+        measure(Device(7))
+    before = (tmp_path / "order.unfinished.jsonl").read_bytes()
+    names = {"code": "c3lib", "node_file": "h200_1.toml", "suite_file": "conccl30_host.csv"}
+    if what in names:
+        changed = lambda path: "another" if path.name == names[what] else content_id(path)  # noqa: E731
+        monkeypatch.setattr(session, "content_id", changed)
+    elif what == "libraries":
+        monkeypatch.setattr(session, "provenance", lambda: {"libraries": {"torch": "another"}})
+    else:
+        measure.told[what] = "another"
+    device = Device()
+    with pytest.raises(C3Error, match=rf"is of another run \({what} [^;]* then and .*another.* now\); finish that or"):
+        measure(device)
+    assert not device.ran
+    assert (tmp_path / "order.unfinished.jsonl").read_bytes() == before
+
+
+def test_what_a_control_saw_may_differ(measure):
+    with pytest.raises(C3Error, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
+        measure(Device(7))
+    measure.told["negative_control"] = "noticed, by 3 %"
+    device = Device()
+    assert len(measure(device)) == len(device.ran) + 7
+
+
+@pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"verified": False}, r"order: 18 of 18 rows failed their check and nothing is published"),
@@ -185,3 +252,62 @@ def test_f1_f6_rows_that_failed_their_check_or_have_no_proof_are_not_published(t
     with pytest.raises(C3Error, match=message):
         measure(Device(**row))
     assert [path.suffix for path in tmp_path.iterdir()] == [".jsonl"]
+
+
+# --- a partition sweep that was settled before the run was cut short --------------------------------------------------
+
+
+class Rig:
+    """A library that runs at most 8 blocks; the setting ``best`` is the fastest."""
+
+    cudas = ()
+
+    def __init__(self, best):
+        self.best, self.ran, self.buffers = best, [], SimpleNamespace(link_nbytes=14)
+
+    def load(self, gemm, plan):
+        assert len(plan)
+
+    def run(self, setting, gemm=True, transfer=True):
+        self.ran.append(setting)
+        nan, end_s = float("nan"), 5.0 if setting == self.best else 6.0
+        times = (0, 4, nan, nan) if not transfer else (0, end_s, 0, 3) if gemm else (nan, nan, 0, 3)
+        check, health = Check(14, 0, ""), Health(1980.0, 3201.0, 400.0, 40.0, 1.0)
+        blocks = min(setting.blocks or 24, 8) if setting.library else setting.blocks
+        return Region(Times(*times), check, True, setting.withheld, blocks, health, health, "proved")
+
+
+def sweeping(rig):
+    backend = CudaBackend.__new__(CudaBackend)
+    backend.node, backend.rig, backend.sweeps, backend._chosen = load_node("h200_2"), rig, [], {}
+    return backend
+
+
+def suite_rows(path, rig, repeats=2):
+    """One scenario of the suite under ``c3_rp``, as far as the journal lacks it; rows as the journal has them."""
+    backend, journal = sweeping(rig), Journal(path, ABOUT)
+    group = suite.suite_groups(backend, "conccl30_nvlink", journal)[0]
+    only = Group(group.name, group.load, {"c3_rp": group.arms["c3_rp"]})
+    try:
+        run_rounds([only], journal, repeats, 0, "suite", quiet=True)
+    finally:
+        journal.close()
+    return [row for row in journal.rows if row["table"] == "suite"], backend
+
+
+def test_a_resumed_sweep_runs_what_won_and_not_what_the_library_made_of_it(tmp_path):
+    best = Setting(blocks=16, withheld=16, library="nccl")
+    (row,), first = suite_rows(tmp_path / "suite.jsonl", Rig(best), repeats=1)
+    assert len(first.sweeps) == SWEEP_REPEATS * len(first.swept("gemm"))
+    assert (row["blocks"], row["sms_asked"]) == (8, 16)  # the columns tell what ran
+    again = Rig(best=None)
+    rows, second = suite_rows(tmp_path / "suite.jsonl", again)
+    assert not second.sweeps
+    assert [row["repetition"] for row in rows] == [0, 1]
+    assert again.ran.count(best) == 2  # alone and beside the GEMM
+    assert set(again.ran) == {best, Setting(), Setting(library="nccl")}
+
+
+def test_what_was_asked_stays_in_the_journal(measure):
+    table = measure(Device(setting={"blocks": 16}))
+    assert list(table) == ["gemm", "strategy", "repetition", "verified", "path", "transport"]

@@ -8,12 +8,11 @@ by default. On any other node every rank is a GPU, and the library is NCCL itsel
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Mapping
+from typing import Any
 
 from c3lib.backends.base import AD_HOC
 from c3lib.backends.regions import SWEEP_REPEATS, RegionBackend, describe
 from c3lib.cuda.gemm import SETS
-from c3lib.cuda.nccl import VARIANTS
 from c3lib.cuda.region import GATE
 from c3lib.cuda.rig import Rig
 from c3lib.cuda.setting import Setting
@@ -110,15 +109,3 @@ class CudaBackend(RegionBackend):
         if transport == "cu":
             return replace(self.default(scenario), gemm_first=how["gemm_first"], high=how["high"])
         return Setting(**how)
-
-    def setting_of(self, row: Mapping[str, Any]) -> Setting:
-        """The setting that a row tells of."""
-        return Setting(
-            blocks=row["blocks"],
-            batched=True,
-            gemm_first=row["first"] == "gemm",
-            high=row["high_priority"],
-            withheld=row["sms_asked"],
-            green=row["partition"] == "green context",
-            library=row["transport"] if row["transport"] in VARIANTS else "",
-        )

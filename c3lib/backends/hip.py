@@ -8,7 +8,7 @@ rows carry :data:`c3lib.constants.NOT_A_MEASUREMENT`, which no table of measured
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Mapping
+from typing import Any
 
 from c3lib.amd import driver
 from c3lib.amd.rccl import load_library, zero_cta
@@ -107,8 +107,3 @@ class HipBackend(RegionBackend):
         if transport == "cu":
             return Setting(LIBRARY, gemm_first=how["gemm_first"], high=how["high"])
         return Setting(gemm_first=how["gemm_first"], withheld=how["withheld"])
-
-    def setting_of(self, row: Mapping[str, Any]) -> Setting:
-        """The setting that a row tells of."""
-        library = LIBRARY if row["transport"] == LIBRARY else ""
-        return Setting(library, row["first"] == "gemm", bool(row["high_priority"]), int(row["sms_asked"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from typing import Any, Mapping, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -57,10 +57,6 @@ class RegionBackend(ABC):
     @abstractmethod
     def how(self, scenario: Scenario, transport: str, **how: Any) -> Any:
         """The setting of a transport (``"cu"``, ``"dma"``) with ``gemm_first``, ``high`` and ``withheld`` as given."""
-
-    @abstractmethod
-    def setting_of(self, row: Mapping[str, Any]) -> Any:
-        """The setting that the columns of :func:`describe` in a row tell of."""
 
     def open(self, scenario: Scenario) -> None:
         """Set a scenario up on the GPU; nothing happens if it is."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from c3lib.backends.cuda import CudaBackend, describe
 from c3lib.cuda.setting import Setting
 from c3lib.cuda.streams import new_event
+from c3lib.measure.journal import Journal
 from c3lib.measure.rounds import Group
-from c3lib.measure.suite import scenarios_of
+from c3lib.measure.suite import restore, scenarios_of
 from c3lib.strategy import STRATEGIES
 from c3lib.workload import Scenario
 
@@ -21,8 +23,12 @@ ARMS = ("serial_sm_kernel", "serial_copy_engine", *STRATEGIES)
 """``serial_*``: GEMM, then transfer, on one stream, as a program without overlap would run them."""
 
 
-def energy_groups(backend: CudaBackend, suite: str) -> list[Group]:
-    """One group for the first scenario of each cell (bound x length class, as far as the suite has them)."""
+def energy_groups(backend: CudaBackend, suite: str, journal: Journal) -> list[Group]:
+    """One group for the first scenario of each cell (bound x length class, as far as the suite has them).
+
+    Rows carry what was asked for in ``setting`` too, which stays in the journal (:mod:`c3lib.measure.suite`).
+    """
+    restore(backend, journal)
     return [
         Group(
             f"energy {scenario.name}",
@@ -59,6 +65,7 @@ def _arm(backend: CudaBackend, scenario: Scenario, arm: str, repetition: int) ->
             "bound": scenario.gemm.bound(backend.node.gpu),
             "strategy": arm,
             **describe(how, region),
+            "setting": asdict(how),
             "repetition": repetition,
             "runs": runs,
             "seconds_per_run": seconds / runs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from contextlib import suppress
@@ -16,11 +17,14 @@ Key = tuple[str, str, int]  # group, arm, repetition
 class Journal:
     """Rows of an experiment in progress, kept in ``<path>``; the first line says what they are rows of.
 
+    ``about`` is all that makes rows of two runs comparable: arguments, contents of code and suite, device.
+
     Raises:
-        C3Error: the file is from a run with other arguments, is damaged, or cannot be written.
+        C3Error: the file is of a run of which something else was true, is damaged, or cannot be written.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]):
+        about = json.loads(json.dumps(about))  # as it will be read again
         self.path = path
         self.rows: list[dict[str, Any]] = []
         self._done: set[Key] = set()
@@ -38,7 +42,7 @@ class Journal:
         except (ValueError, KeyError, TypeError, RecursionError):
             raise C3Error(f"{path}: is damaged; delete it to measure afresh") from None
         if whole and whole[0] != about:
-            raise C3Error(f"{path}: is of a run with other arguments ({whole[0]}); finish that or delete the file")
+            raise C3Error(f"{path}: is of another run ({_unlike(whole[0], about)}); finish that or delete the file")
         self._about = about
         self._file: TextIO | None = None
         if whole:
@@ -51,6 +55,14 @@ class Journal:
         for key, rows in finished:
             self._done.add(key)
             self.rows += rows
+
+    def require(self, keys: Iterable[Key]) -> None:
+        """Raises :class:`C3Error` for finished rows of an arm that is none of the experiment's (any more)."""
+        for group, arm, repetition in sorted(self._done.difference(keys), key=str):
+            raise C3Error(
+                f"{self.path}: holds repetition {repetition} of {group!r}, arm {arm!r}, which the experiment does not "
+                "have; delete the file to measure afresh"
+            )
 
     def done(self, key: Key) -> bool:
         """Whether this arm's repetition is finished."""
@@ -84,3 +96,20 @@ class Journal:
         """The rows stand elsewhere now."""
         self.close()
         self.path.unlink(missing_ok=True)
+
+
+def content_id(path: Path) -> str:
+    """The first 16 digits of the SHA-256 of a file, or of the files of a folder and their names."""
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file() and file.suffix != ".pyc":
+            inside = hashlib.sha256(file.read_bytes()).hexdigest()
+            digest.update(f"{file.relative_to(path)} {inside}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _unlike(then: Any, now: dict[str, Any]) -> str:
+    """What differs between what was true of a run and what is true now."""
+    then = then if isinstance(then, dict) else {}
+    keys = [key for key in {**now, **then} if then.get(key) != now.get(key)]
+    return ", ".join(f"{key} {then.get(key)!r} then and {now.get(key)!r} now" for key in keys)

@@ -39,7 +39,7 @@ def link_groups(backend: CudaBackend) -> list[Group]:
         plan = build_plan(kind, NVLINK_NBYTES, backend.node.ranks, backend.node.topology)
         load = partial(backend.rig.load, COMPUTE_BOUND[0], plan, registered=True)
         arms = {f"{gemm} {how}": partial(_arm, backend, kind, how, gemm) for how in movers for gemm in (False, True)}
-        groups.append(Group(f"links {kind}", load, arms))
+        groups.append(Group(f"links {kind} {NVLINK_NBYTES} {COMPUTE_BOUND[0]} {RUNS} runs", load, arms))
     return groups
 
 

@@ -23,9 +23,13 @@ class Group:
 
 
 def run_rounds(groups: list[Group], journal: Journal, repeats: int, seed: int, what: str, quiet: bool = False) -> None:
-    """Run all that the journal does not have yet; groups in an order of chance, arms shuffled anew each repetition."""
+    """Run all that the journal does not have yet; groups in an order of chance, arms shuffled anew each repetition.
+
+    Raises :class:`C3Error` where the journal has rows of other arms, and what an arm raises.
+    """
     rng = random.Random(seed)
     total = sum(len(group.arms) for group in groups) * repeats
+    journal.require((group.name, arm, turn) for group in groups for arm in group.arms for turn in range(repeats))
     with tqdm(total=total, desc=what, disable=quiet, unit="arm", leave=True) as bar:
         for group in rng.sample(groups, len(groups)):
             loaded = False

@@ -14,12 +14,13 @@ from c3lib.backends.cuda import CudaBackend
 from c3lib.backends.regions import SWEEP_REPEATS
 from c3lib.cuda.device import require_gpu
 from c3lib.errors import C3Error, unknown
+from c3lib.files import DATA, ROOT
 from c3lib.hardware import Node, load_node
 from c3lib.measure import amd, counted, energy, fsdp_step, links, premise, regions, suite
-from c3lib.measure.journal import Journal
+from c3lib.measure.journal import Journal, content_id
 from c3lib.measure.rounds import run_rounds
 from c3lib.region import NO_TRANSFER
-from c3lib.results import write_table
+from c3lib.results import provenance, write_table
 from c3lib.suites import load_suite
 from c3lib.workload import whole
 
@@ -28,6 +29,9 @@ EXPERIMENTS = ("premise", "fsdp_step", "links", "isolated", "suite", "order", "t
 
 _ONE_GPU, _SEVERAL = ("premise",), ("fsdp_step", "links", "transports")
 """Experiments of a node of one GPU only, and of several only."""
+
+_DEVICE = ("device", "gpus", "driver", "nccl", "hsa_runtime", "hip", "libraries")
+"""What of the provenance of two runs has to be the same, that one may go on from the other's rows."""
 
 FEWER = {"energy": 3, "links": 3}
 """Repetitions at most of experiments that are loops of many runs themselves."""
@@ -107,9 +111,7 @@ class _Session:
             rows, told = fsdp_step.fsdp_rows(self.node, self.repeats, self.seed)
             return [self._write(name, rows, started, repeats=self.repeats, **told)]
         repeats = min(self.repeats, FEWER.get(name, self.repeats))
-        about = {"experiment": name, "node": self.node.name, "suite": self.suite_name, "repeats": repeats}
-        about["seed"] = self.seed
-        journal = Journal(self.out / f"{self._file(name)}.unfinished.jsonl", about)
+        journal = Journal(self.out / f"{self._file(name)}.unfinished.jsonl", self._same(name, repeats))
         try:
             make: dict[str, Any] = {
                 "isolated": lambda: (amd if self.node.vendor == "amd" else regions).isolated(self.backend),
@@ -118,13 +120,14 @@ class _Session:
                 "transports": lambda: regions.transports(self.backend),
                 "break_even": lambda: regions.break_even(self.backend),
                 "suite": lambda: suite.suite_groups(self.backend, self.suite_name, journal),
-                "energy": lambda: energy.energy_groups(self.backend, self.suite_name),
+                "energy": lambda: energy.energy_groups(self.backend, self.suite_name, journal),
             }
             run_rounds(make[name](), journal, repeats, self.seed, name, self.quiet)
         finally:
             journal.close()
         tables: dict[str, list[dict[str, Any]]] = {}
         for row in journal.rows:
+            row.pop("setting", None)
             tables.setdefault(row.pop("table", name), []).append(row)
         for table, rows in tables.items():
             _require_sound(table, pd.DataFrame(rows), self.out)  # all of them before the first is written
@@ -134,6 +137,15 @@ class _Session:
         ]
         journal.remove()
         return written
+
+    def _same(self, name: str, repeats: int) -> dict[str, Any]:
+        """What has to be the same for an experiment to go on from the rows of a run that was cut short."""
+        same = {"experiment": name, "node": self.node.name, "suite": self.suite_name, "repeats": repeats}
+        same |= {"seed": self.seed, "code": content_id(ROOT / "c3lib")}
+        same["node_file"] = content_id(DATA / "hardware" / f"{self.node.name}.toml")
+        same["suite_file"] = content_id(DATA / "suites" / f"{self.suite_name}.csv")
+        about = {**self.backend.about(), "libraries": provenance()["libraries"]}
+        return same | {key: about[key] for key in _DEVICE if key in about}
 
     def _file(self, table: str) -> str:
         return self.suite_name if table == "suite" else table

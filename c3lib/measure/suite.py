@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,9 @@ from c3lib.strategy import STRATEGIES, Strategy
 from c3lib.suites import load_suite
 from c3lib.workload import Scenario
 
+SWEPT = [how.name for how in STRATEGIES.values() if how.partition == "sweep"]
+"""Strategies whose setting is what won a sweep."""
+
 
 def scenarios_of(backend: RegionBackend, suite: str) -> list[Scenario]:
     """The scenarios of a suite. Raises :class:`C3Error` for one whose collective has more ranks than the node."""
@@ -25,9 +29,13 @@ def scenarios_of(backend: RegionBackend, suite: str) -> list[Scenario]:
 
 
 def suite_groups(backend: RegionBackend, suite: str, journal: Journal) -> list[Group]:
-    """Groups for :func:`c3lib.measure.rounds.run_rounds`; rows carry the name of their table in ``table``."""
+    """Groups for :func:`c3lib.measure.rounds.run_rounds`; rows carry the name of their table in ``table``.
+
+    Those of the suite carry what was asked for in ``setting`` too, which stays in the journal: a column ``blocks``
+    tells what ran, and a library may run fewer thread blocks than it was asked for.
+    """
     scenarios = scenarios_of(backend, suite)
-    _restore(backend, journal)
+    restore(backend, journal)
     return [
         Group(
             scenario.name,
@@ -46,11 +54,12 @@ def _arm(
     rows = rows_of(backend.node, suite, backend, [scenario], how, repetition, times)
     named = {"node": backend.node.name, "evidence": backend.evidence, "suite": suite}
     swept = [{"table": "sweep", **named, **row} for row in backend.sweeps[before:]]
-    return swept + [{"table": "suite", **row} for row in rows.astype(object).to_dict("records")]
+    more = {"table": "suite", "setting": asdict(backend.setting(scenario, how))}
+    return swept + [{**more, **row} for row in rows.astype(object).to_dict("records")]
 
 
-def _restore(backend: RegionBackend, journal: Journal) -> None:
-    """A sweep that was settled before the run was cut short stays settled."""
+def restore(backend: RegionBackend, journal: Journal) -> None:
+    """A sweep that was settled before the run was cut short stays settled, by the ``setting`` of its rows."""
     for row in journal.rows:
-        if row["table"] == "suite" and row["oracle"]:
-            backend.settle(row["scenario"], row["strategy"], backend.setting_of(row))
+        if "setting" in row and row["strategy"] in SWEPT:
+            backend.settle(row["scenario"], row["strategy"], type(backend.whole)(**row["setting"]))

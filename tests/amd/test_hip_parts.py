@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
+from dataclasses import asdict
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -19,8 +21,9 @@ from c3lib.amd.setting import Setting
 from c3lib.amd.work import CpuWork, HipWork
 from c3lib.backends.base import open_backend
 from c3lib.backends.hip import HipBackend
-from c3lib.backends.regions import describe
+from c3lib.constants import NOT_A_MEASUREMENT
 from c3lib.errors import C3Error
+from c3lib.figures import style
 from c3lib.hardware import load_node
 from c3lib.strategy import STRATEGIES
 from c3lib.transfer import SEND
@@ -347,8 +350,7 @@ def test_how_each_strategy_is_run(name, setting):
     made.node = load_node("mi300x_8")
     scenario = Scenario("x", Gemm(64, 106496, 16384), Collective("all-gather", 2**28, 8))
     assert made.setting(scenario, STRATEGIES[name]) == setting
-    row = {**describe(setting, SimpleNamespace(blocks=28, granted=setting.withheld))}
-    assert made.setting_of(row) == setting
+    assert Setting(**json.loads(json.dumps(asdict(setting)))) == setting  # as a journal keeps it
 
 
 @pytest.mark.parametrize("first", ["gemm", "collective"])
@@ -359,6 +361,14 @@ def test_a_sweep_tries_powers_of_two_and_none(first):
     assert [setting.withheld for setting in tried] == [0, 8, 16, 32, 64, 128]
     assert {setting.gemm_first for setting in tried} == {first == "gemm"}
     assert [setting.high for setting in tried] == [first != "gemm"] + [False] * 5  # a masked stream has no priority
+
+
+@pytest.mark.parametrize(("evidence", "marks"), [(NOT_A_MEASUREMENT, ["not a measurement"]), ("measured", [])])
+def test_a_figure_of_what_no_gpu_ran_is_marked_all_over(evidence, marks):
+    figure, _ = style.canvas()
+    style.stamp(figure, evidence, "mi300x_8", "4 scenarios")
+    assert [text.get_text() for text in figure.texts if text.get_gid() == "watermark"] == marks
+    assert style.stamp_of(figure).startswith(evidence)
 
 
 # --- health ---
