@@ -23,7 +23,8 @@ from c3lib.cuda import device, partition, path, region, source
 from c3lib.cuda.buffers import Buffers, Check, Issue
 from c3lib.cuda.device import checked, missing_packages, open_device, said_clearly
 from c3lib.cuda.region import Gate, Times, timed
-from c3lib.cuda.transport import CHUNK_NBYTES, CopyEngine, SmKernel, chunk_list, issue_lists
+from c3lib.cuda.sm_kernel import CHUNK_NBYTES, SmKernel, chunk_list
+from c3lib.cuda.transport import CopyEngine, issue_lists
 from c3lib.errors import C3Error
 from c3lib.files import ROOT
 from c3lib.hardware import load_node

@@ -8,16 +8,17 @@ by default. On any other node every rank is a GPU, and the library is NCCL itsel
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Iterable
 
 from c3lib.backends.base import AD_HOC
 from c3lib.backends.regions import SWEEP_REPEATS, RegionBackend, describe
 from c3lib.cuda.gemm import SETS
+from c3lib.cuda.nccl import WINDOWED
 from c3lib.cuda.region import GATE
 from c3lib.cuda.rig import Rig
 from c3lib.cuda.setting import Setting
 from c3lib.errors import C3Error
-from c3lib.hardware import Node
+from c3lib.hardware import COLLECTIVES, Node
 from c3lib.transfer.builders import build_plan
 from c3lib.workload import Scenario
 
@@ -61,7 +62,7 @@ class CudaBackend(RegionBackend):
                 f"backend cuda: this GPU ({self.rig.cuda.name}) has {self.rig.cuda.sms} SMs, node {node.name} has "
                 f"{node.gpu.cus}; name the node of this GPU with --node"
             )
-        self._control: dict[str, Any] = {}
+        self._control: dict[tuple[Setting, str], str] = {}
 
     @staticmethod
     def check_node(node: Node) -> int:
@@ -76,12 +77,13 @@ class CudaBackend(RegionBackend):
         return "" if self.node.topology == "host" else "nccl"
 
     def about(self) -> dict[str, Any]:
-        """What the provenance says of the device; runs the negative control, which must fire."""
+        """What the provenance says of the device; runs the negative controls of every scenario's movers first."""
         cuda = self.rig.cuda
-        controls = [Setting(), Setting(blocks=8)] + ([Setting(library=self.library)] if self.library else [])
-        if not self._control:
-            self.rig.load(plan=build_plan("all-gather", 2**20, self.node.ranks, self.node.topology))
-            self._control = self.rig.negative_control(controls)
+        libraries = [Setting(library=name) for name in (self.library, "nccl_unclustered") if self.library]
+        self.control([Setting(), Setting(blocks=8), *libraries])
+        fired: dict[str, dict[str, None]] = {}
+        for (kind, _), text in self._control.items():
+            fired.setdefault(_named(kind), {})[text] = None
         several = (
             {"gpus": len(self.rig.cudas), "nccl": self.rig.clique(self.library, 0).version} if self.library else {}
         )
@@ -92,8 +94,23 @@ class CudaBackend(RegionBackend):
             "copy_engines": cuda.copy_engines,
             "gate": GATE,
             "operands": f"random normal, {SETS} sets in turn, so that the L2 is not warm",
-            "negative_control": self._control,
+            "negative_control": {name: " / ".join(texts) for name, texts in fired.items()},
         }
+
+    def control(self, movers: Iterable[Setting]) -> None:
+        """Negative controls, to be run before anything is measured by these movers: of each kind and collective once.
+
+        Raises:
+            C3Error: a transfer with bytes left out passed its check.
+        """
+        due = [kind for kind in dict.fromkeys(map(_kind, movers)) if (kind, COLLECTIVES[0]) not in self._control]
+        registered = any(kind.library in WINDOWED for kind in due)
+        for collective in COLLECTIVES if due else ():
+            plan = build_plan(collective, self.node.ranks << 17, self.node.ranks, self.node.topology)
+            self.rig.load(plan=plan, registered=registered)
+            for kind in due:
+                if (kind.library, kind.in_place, collective) != ("nccl_zero_cta", True, "all-to-all"):  # there is none
+                    self._control[kind, collective] = self.rig.negative_control(kind)
 
     def default(self, scenario: Scenario) -> Setting:
         """The library's kernel as it runs when nobody says otherwise."""
@@ -109,3 +126,16 @@ class CudaBackend(RegionBackend):
         if transport == "cu":
             return replace(self.default(scenario), gemm_first=how["gemm_first"], high=how["high"])
         return Setting(**how)
+
+
+def _kind(setting: Setting) -> Setting:
+    """What of a setting decides how bytes are moved; of how many thread blocks does not."""
+    if setting.library:
+        return Setting(library=setting.library, in_place=setting.in_place)
+    return Setting(blocks=8) if setting.blocks else Setting(batched=setting.batched, bare=setting.bare)
+
+
+def _named(kind: Setting) -> str:
+    if kind.library:
+        return f"{kind.library} {'in' if kind.in_place else 'out of'} place"
+    return kind.transport + (" batched" if kind.batched and not kind.blocks else "")

@@ -35,6 +35,11 @@ class Cuda:
         """The GPU's number on this machine."""
         return int(self.device.device_id)
 
+    @property
+    def pci_bus_id(self) -> str:
+        """Where the GPU sits: its name for NVML, which numbers GPUs in an order of its own and knows no hidden ones."""
+        return str(self.device.pci_bus_id)
+
     def current(self) -> Any:
         """A context in which this is the current GPU: the driver wants that of launches, events and allocations."""
         return self.torch.cuda.device(self.index)
@@ -104,7 +109,7 @@ def open_device(index: int = 0) -> Cuda:
         sms=device.properties.multiprocessor_count,
         memory_nbytes=total,
         copy_engines=device.properties.async_engine_count,
-        driver_version=driver_version(index),
+        driver_version=driver_version(),
     )
 
 

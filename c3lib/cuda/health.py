@@ -1,26 +1,39 @@
-"""Clocks, power, temperature and energy of the GPUs, by NVML: read before and after every timed region."""
+"""Clocks, power, temperature and energy of the GPUs, by NVML: read before and after every timed region.
+
+NVML has all GPUs of the machine in the order of their places, CUDA those that CUDA_VISIBLE_DEVICES shows it, in an
+order that CUDA_DEVICE_ORDER changes. So a GPU is asked for by where it sits, never by its number.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any, NamedTuple, Sequence
 
+from c3lib.cuda.device import Cuda
 from c3lib.errors import C3Error
 from c3lib.region import Health
 
 
 @cache
-def _handle(index: int) -> tuple[Any, Any]:
+def _nvml() -> Any:
     import pynvml
 
     pynvml.nvmlInit()
-    return pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)
+    return pynvml
 
 
-def driver_version(index: int = 0) -> str:
+@cache
+def _handle(pci_bus_id: str) -> Any:
+    nvml = _nvml()
+    try:
+        return nvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id)
+    except nvml.NVMLError as error:
+        raise C3Error(f"cuda: NVML does not know the GPU at {pci_bus_id}: {error}") from error
+
+
+def driver_version() -> str:
     """Version of the kernel driver."""
-    nvml, _ = _handle(index)
-    version = nvml.nvmlSystemGetDriverVersion()
+    version = _nvml().nvmlSystemGetDriverVersion()
     return version.decode() if isinstance(version, bytes) else str(version)
 
 
@@ -33,21 +46,21 @@ class Traffic(NamedTuple):
     received_raw_nbytes: int
 
 
-def read_traffic(index: int = 0) -> Traffic:
+def read_traffic(cuda: Cuda) -> Traffic:
     """The counters of all NVLinks of a GPU, in steps of 1 KiB. Raises :class:`C3Error` where it does not tell them."""
-    nvml, handle = _handle(index)
+    nvml, handle = _nvml(), _handle(cuda.pci_bus_id)
     every_link = 0xFFFFFFFF
     names = ("DATA_TX", "DATA_RX", "RAW_TX", "RAW_RX")
     fields = [(getattr(nvml, f"NVML_FI_DEV_NVLINK_THROUGHPUT_{name}"), every_link) for name in names]
     values = nvml.nvmlDeviceGetFieldValues(handle, fields)
     if any(value.nvmlReturn for value in values):
-        raise C3Error(f"cuda: GPU {index} does not tell the traffic of its NVLinks")
+        raise C3Error(f"cuda: GPU {cuda.index} does not tell the traffic of its NVLinks")
     return Traffic(*(int(value.value.ullVal) * 1024 for value in values))
 
 
-def read_health(indices: Sequence[int] = (0,)) -> Health:
+def read_health(cudas: Sequence[Cuda]) -> Health:
     """The state of some GPUs now; NaN for what a GPU does not tell."""
-    each = [_read(index) for index in indices]
+    each = [_read(cuda) for cuda in cudas]
     return Health(
         sm_mhz=min(one.sm_mhz for one in each),
         memory_mhz=min(one.memory_mhz for one in each),
@@ -57,8 +70,8 @@ def read_health(indices: Sequence[int] = (0,)) -> Health:
     )
 
 
-def _read(index: int) -> Health:
-    nvml, handle = _handle(index)
+def _read(cuda: Cuda) -> Health:
+    nvml, handle = _nvml(), _handle(cuda.pci_bus_id)
 
     def read(call: Any, *arguments: Any) -> float:
         try:

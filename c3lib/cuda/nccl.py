@@ -7,12 +7,12 @@ buffers as their ``room``, ``Buffers(cudas, plan, room=clique.allocate)``.
 from __future__ import annotations
 
 from c3lib.cuda.buffers import Buffers
-from c3lib.cuda.nccl_clique import VARIANTS, Clique, addresses
+from c3lib.cuda.nccl_clique import VARIANTS, WINDOWED, Clique, addresses
 from c3lib.cuda.streams import Streams, new_stream
 from c3lib.errors import C3Error
 from c3lib.transfer import POISON
 
-__all__ = ["SHORT_NBYTES", "VARIANTS", "Clique", "Nccl"]
+__all__ = ["SHORT_NBYTES", "VARIANTS", "WINDOWED", "Clique", "Nccl"]
 
 SHORT_NBYTES = 16
 """Bytes by which each rank's count is too small in the negative control."""

@@ -32,6 +32,9 @@ VARIANTS = {
     "nccl_zero_cta": "symmetric windows and the policy of zero CTAs: copy engines where NCCL has them",
 }
 
+WINDOWED = ("nccl_registered", "nccl_zero_cta")
+"""Those whose buffers have to be registered as symmetric windows."""
+
 
 @dataclass
 class _Window:
@@ -97,7 +100,7 @@ class Clique:
     @property
     def windowed(self) -> bool:
         """Whether buffers have to be registered as symmetric windows."""
-        return self.variant in ("nccl_registered", "nccl_zero_cta")
+        return self.variant in WINDOWED
 
     def allocate(self, rank: int, nbytes: int) -> Any:
         """A uint8 tensor of ``nbytes`` bytes on a rank's GPU by ``ncclMemAlloc``, freed with its last view."""

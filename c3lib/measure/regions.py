@@ -103,7 +103,8 @@ def _group(
     transfer: Transfer | None,
     arms: list[tuple[bool, bool, Setting]],
 ) -> Group:
-    """Arms ``(with GEMM, with transfer, setting)`` of one GEMM and one transfer."""
+    """Arms ``(with GEMM, with transfer, setting)`` of one GEMM and one transfer; their movers' controls run at once."""
+    backend.control(how for _, moves, how in arms if moves)
 
     def load() -> None:
         if transfer is None:

@@ -11,9 +11,10 @@ from c3lib.cuda.buffers import Buffers, Issue
 from c3lib.cuda.device import Cuda
 from c3lib.cuda.gemm import Operands
 from c3lib.cuda.region import Gate, timed
+from c3lib.cuda.sm_kernel import SmKernel
 from c3lib.cuda.source import launch
 from c3lib.cuda.streams import new_stream
-from c3lib.cuda.transport import CopyEngine, SmKernel
+from c3lib.cuda.transport import CopyEngine
 from c3lib.transfer.builders import build_plan
 
 MIB = 1 << 20

@@ -5,8 +5,8 @@ from device_cases import MIB, buffers_of, gemm_s, transfer_s, transport
 
 from c3lib.cuda.gemm import Operands
 from c3lib.cuda.partition import partition, streams
+from c3lib.cuda.sm_kernel import SmKernel
 from c3lib.cuda.streams import new_stream, stream_priorities
-from c3lib.cuda.transport import SmKernel
 from c3lib.errors import C3Error
 from c3lib.workload import Gemm
 

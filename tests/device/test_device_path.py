@@ -9,8 +9,9 @@ from c3lib.cuda import path, region
 from c3lib.cuda.device import checked
 from c3lib.cuda.gemm import set_sm_target
 from c3lib.cuda.path import ends_while_sms_are_held, prove_path
+from c3lib.cuda.sm_kernel import SmKernel
 from c3lib.cuda.streams import new_stream
-from c3lib.cuda.transport import CopyEngine, SmKernel, memory_side
+from c3lib.cuda.transport import CopyEngine, memory_side
 from c3lib.errors import C3Error
 from c3lib.transfer import HOST_IN
 

@@ -141,7 +141,7 @@ def test_who_is_first_gets_the_sms(cuda, gate, arm, gemm_first):
 
 def test_m5_the_same_arm_twice_comes_out_equal(cuda, gate):
     """Interleaved and shuffled by seed, medians of nine; clocks, power and temperature are there to be recorded."""
-    before = read_health()
+    before = read_health([cuda])
     operands = Operands(cuda, Gemm(4096, 4096, 4096))
     mover = transport("copy_engine", cuda, buffers_of(cuda, 32 * MIB))
     one, two = new_stream(cuda), new_stream(cuda)
@@ -155,7 +155,7 @@ def test_m5_the_same_arm_twice_comes_out_equal(cuda, gate):
             found[arm].append((times.gemm_end_s - times.gemm_start_s, times.transfer_end_s - times.transfer_start_s))
     for a, b in zip(zip(*found["a"], strict=True), zip(*found["b"], strict=True), strict=True):
         assert statistics.median(a) == pytest.approx(statistics.median(b), rel=0.03)
-    after = read_health()
+    after = read_health([cuda])
     for state in (before, after):
         assert state.sm_mhz > 0
         assert state.power_w > 0

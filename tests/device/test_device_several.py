@@ -16,9 +16,10 @@ from c3lib.cuda.path import prove_path
 from c3lib.cuda.region import Gate, timed
 from c3lib.cuda.rig import Rig
 from c3lib.cuda.setting import Setting
+from c3lib.cuda.sm_kernel import CHUNK_NBYTES, SmKernel
 from c3lib.cuda.source import launch
 from c3lib.cuda.streams import Barrier, new_stream
-from c3lib.cuda.transport import CHUNK_NBYTES, CopyEngine, SmKernel, memory_side
+from c3lib.cuda.transport import CopyEngine, memory_side
 from c3lib.errors import C3Error
 from c3lib.transfer import KINDS, execute_on_host
 from c3lib.transfer.builders import BUILDERS, build_plan
