@@ -80,6 +80,8 @@ HOST_VIEW = "one rank's view over the host link"
 """Said wherever a node of topology ``host`` is shown: its peers' buffers stand in host memory."""
 
 GREY, FAINT = "#6E6E6E", "#DADADA"
+NOT_MEASURED = "#CC3311"
+"""Written over a figure of rows that no GPU made."""
 
 REPORTED: dict[str, Any] = {"marker": "D", "mfc": "white", "mec": GREY, "mew": 1.2, "ls": "none", "color": GREY}
 """Marker of a reported value: a hollow grey diamond; modelled ones are filled and solid."""
@@ -110,7 +112,7 @@ def labelled(find: Callable[..., Finding]) -> Callable[..., Finding]:
     @wraps(find)
     def told(rows: pd.DataFrame, *args: Any, **more: Any) -> Finding:
         found = find(rows, *args, **more)
-        real = rows["evidence"].ne(NOT_A_MEASUREMENT).all()
+        real = "evidence" not in rows or rows["evidence"].ne(NOT_A_MEASUREMENT).all()
         return found if real else Finding(f"**This is {NOT_A_MEASUREMENT}: no GPU ran it.** {found}")
 
     return told
@@ -166,6 +168,10 @@ def stamp(figure: Figure, evidence: str, node: str, n: str, note: str = "our sha
     if written.get_window_extent().x0 < 0.01 * figure.bbox.width:  # a margin, as letters differ a little by format
         written.set_text(_two_lines(text))
         figure.set_layout_engine(_layout(0.33 / figure.get_figheight()))
+    if evidence == NOT_A_MEASUREMENT:
+        written.set(color=NOT_MEASURED, weight="bold")
+        large: dict[str, Any] = {"fontsize": 40, "rotation": 25, "ha": "center", "va": "center", "alpha": 0.3}
+        figure.text(0.5, 0.5, evidence, color=NOT_MEASURED, gid="watermark", **large)
 
 
 def _two_lines(text: str, separator: str = " · ") -> str:
