@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from c3lib.errors import C3Error
-from c3lib.shell import Json, NodeName, SuiteName, show
+from c3lib.shell import Json, NodeName, show
 from c3lib.terminal import records
 
 
@@ -92,7 +92,10 @@ def constants(
 
 def judge(
     node: NodeName = "h200_1",
-    suite: SuiteName = "conccl30_host",
+    suite: Annotated[
+        str,
+        typer.Option("--suite", metavar="NAME", help="A suite.", show_default="the one that was measured there"),
+    ] = "",
     json: Json = False,
 ) -> None:
     """Predicted against measured concurrent times: errors of the model beside those of max(Tg, Tc) and Tg + Tc.
@@ -103,9 +106,10 @@ def judge(
     """
     from c3lib import listings
     from c3lib.judge import judge as judged
-    from c3lib.judge import scorecard, verdicts
+    from c3lib.judge import measured_suite, scorecard, verdicts
     from c3lib.predicted import kept
 
+    suite = suite or measured_suite(node)
     rows = judged(node, suite)
     scores = scorecard(rows)
     title = f"{suite} on {node}: concurrent times predicted (modelled) against measured, mean absolute errors"

@@ -14,7 +14,7 @@ from c3lib.backends.base import AD_HOC, Backend, Timings, open_backend
 from c3lib.errors import C3Error
 from c3lib.hardware import Node, load_node
 from c3lib.strategy import STRATEGIES, Strategy, strategy
-from c3lib.suites import load_suite
+from c3lib.suites import load_suite, require_sized
 from c3lib.workload import Scenario, length_class, whole
 
 
@@ -33,7 +33,8 @@ def run_suite(
 
     Raises:
         C3Error: unknown node, suite, strategy or backend; ``repeats`` below 1; an empty suite; a scenario name or a
-            strategy given twice; a collective of more ranks than the node has.
+            strategy given twice; a collective of more ranks than the node has; on a device a suite sized for other
+            links.
     """
     repeats = whole("repeats", repeats, least=1)
     node = load_node(node) if isinstance(node, str) else node
@@ -49,6 +50,8 @@ def run_suite(
             raise C3Error(
                 f"run: scenario {scenario.name!r} wants {scenario.collective.ranks} ranks, {node.name} has {node.ranks}"
             )
+    if backend != "model":  # a model can be asked about any sizes; what is measured stands for a suite on a node
+        require_sized(label, node)
     runner = open_backend(backend, node, label)
     frames = [
         rows_of(node, label, runner, part, how, repetition, runner.run(part, how, repetition))

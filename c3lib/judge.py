@@ -24,12 +24,23 @@ from numpy.typing import NDArray
 
 from c3lib import metrics
 from c3lib.errors import C3Error
+from c3lib.files import names_in
 from c3lib.hardware import COLLECTIVES, Node, load_node
-from c3lib.measured import ENGINE_DRIVEN, EXPERIMENTS, FOLDER, TRANSPORTS, UNCLUSTERED, read_measured, table_path
+from c3lib.measured import (
+    ENGINE_DRIVEN,
+    EXPERIMENTS,
+    FOLDER,
+    TRANSPORTS,
+    UNCLUSTERED,
+    measured_nodes,
+    read_measured,
+    table_path,
+)
 from c3lib.model import kernels
 from c3lib.model.contention import predict
 from c3lib.model.stretch import stretched
 from c3lib.strategy import STRATEGIES, Strategy
+from c3lib.suites import require_sized
 from c3lib.workload import Collective, Gemm, Scenario, length_class
 
 PREDICTORS = ("model", "max", "sum")
@@ -47,6 +58,22 @@ SETTING = ["transport", "batched", "blocks", "first", "high_priority", "sms_gran
 _SCENARIO = ["gemm", "dtype", "bound", "collective", "ranks", "total_bytes"]
 
 
+def measured_suite(node: str, folder: Path = FOLDER) -> str:
+    """The suite that was measured on a node. Raises :class:`C3Error` for an unknown node, and where it is not one."""
+    load_node(node)
+    there = _suites(node, folder)
+    if not there:
+        others = ", ".join(name for name in measured_nodes(folder) if _suites(name, folder)) or "no node"
+        raise C3Error(f"judge: no suite was measured on {node}, but on {others}; say --node")
+    if len(there) > 1:
+        raise C3Error(f"judge: several suites were measured on {node}; say --suite and one of {', '.join(there)}")
+    return there[0]
+
+
+def _suites(node: str, folder: Path) -> list[str]:
+    return [name for name in names_in(folder / node, ".csv") if name not in EXPERIMENTS]
+
+
 def cases(node: str, suite: str, folder: Path = FOLDER) -> pd.DataFrame:
     """Measured configurations, one row each, every time the median over its repetitions.
 
@@ -56,11 +83,18 @@ def cases(node: str, suite: str, folder: Path = FOLDER) -> pd.DataFrame:
     time of its bytes at the rate of as many thread blocks in the table ``isolated``.
 
     Raises:
-        C3Error: nothing measured, or a row that failed its byte check.
+        C3Error: nothing measured, a suite sized for other links or a table of other ranks than the node's, or a row
+            that failed its byte check.
     """
+    there = load_node(node)
+    require_sized(suite, there)
     rows, _ = read_measured(node, suite, folder)
     if suite in EXPERIMENTS:
         raise C3Error(f"judge: {suite} is a table of another kind; name a suite, such as conccl30_host")
+    if not (ranks := rows["ranks"]).eq(there.ranks).all():
+        other = ranks[ranks != there.ranks].iloc[0]
+        path = table_path(node, suite, folder)
+        raise C3Error(f"{path}: column ranks must be {there.ranks}, as node {node} has them, not {other}")
     table = _medians(rows, ["gemm_alone_s", "collective_alone_s", "own_alone_s"]).assign(table="suite")
     alone = rows.groupby("scenario", sort=False)[["gemm_alone_s", "collective_alone_s"]].median()
     if table_path(node, "sweep", folder).is_file():

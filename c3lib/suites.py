@@ -15,6 +15,9 @@ from c3lib.workload import Collective, Gemm, Scenario, whole
 
 COLUMNS = ("name", "m", "n", "k", "dtype", "collective", "nbytes", "origin")
 
+SIZED_FOR = {"conccl30_host": "host", "conccl30_nvlink": "switch"}
+"""Suites whose transfers were sized for the links of one topology; any other may be run on every node."""
+
 MATRICES = {
     "70b-qkv": (10240, 8192),
     "70b-o": (8192, 8192),
@@ -61,6 +64,17 @@ def load_suite(name: str, ranks: int, folder: Path = DATA / "suites") -> list[Sc
     if not scenarios:
         raise C3Error(f"{path}: holds no scenario")
     return list(scenarios.values())
+
+
+def require_sized(name: str, node: Node) -> None:
+    """Raises :class:`C3Error` for a suite whose transfers were sized for links that the node does not have."""
+    topology = SIZED_FOR.get(name, node.topology)
+    if topology != node.topology:
+        fit = [suite for suite in suite_names() if SIZED_FOR.get(suite) == node.topology] or ["conccl30"]
+        raise C3Error(
+            f"suite {name}: its transfers were sized for nodes of topology {topology}, and {node.name} is of topology "
+            f"{node.topology}; use --suite {fit[0]}"
+        )
 
 
 def _scenario(row: dict, ranks: int) -> Scenario:

@@ -290,10 +290,54 @@ def test_the_shell_says_what_is_modelled_and_what_measured(measured_there):
     assert len(content["rows"]) == 180 * len(judging.PREDICTORS) * len(judging.WAYS)
 
 
-def test_nothing_measured_is_one_sentence():
-    result = CliRunner().invoke(app, ["judge", "--node", "h200_2"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--node", "h200_2", "--suite", "conccl30"], "nothing called 'conccl30' was measured on h200_2"),
+        (["--node", "mi300x_8"], "judge: no suite was measured on mi300x_8, but on h200_1, h200_2; say --node"),
+        (["--node", "h300"], "unknown node 'h300'"),
+        (
+            ["--node", "h200_2", "--suite", "conccl30_host"],
+            "suite conccl30_host: its transfers were sized for nodes of topology host, and h200_2 is of topology "
+            "switch; use --suite conccl30_nvlink",
+        ),
+    ],
+)
+def test_nothing_measured_is_one_sentence(arguments, message):
+    result = CliRunner().invoke(app, ["judge", *arguments])
     assert result.exit_code == 2
-    assert result.stderr.startswith("c3: nothing called 'conccl30_host' was measured on h200_2")
+    assert result.stderr.startswith(f"c3: {message}")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("node", "suite"), [("h200_1", "conccl30_host"), ("h200_2", "conccl30_nvlink")])
+def test_without_a_suite_the_one_that_was_measured_there_is_judged(node, suite, monkeypatch, perfect):
+    asked = []
+    monkeypatch.setattr(judging, "judge", lambda *what: asked.append(what) or perfect)
+    result = CliRunner().invoke(app, ["judge", "--node", node])
+    assert result.exit_code == 0, result.output
+    assert asked == [(node, suite)]
+    assert result.stdout.startswith(f"{suite} on {node}")
+
+
+def test_of_several_suites_one_has_to_be_said(tmp_path):
+    for name in ("conccl30_host", "mine", "sweep"):
+        (tmp_path / NODE.name).mkdir(exist_ok=True)
+        (tmp_path / NODE.name / f"{name}.csv").touch()
+    with pytest.raises(
+        C3Error, match=r"several suites were measured on h200_1; say --suite and one of conccl30_host, "
+    ):
+        judging.measured_suite(NODE.name, tmp_path)
+    with pytest.raises(C3Error, match=r"no suite was measured on h200_2, but on h200_1; say --node"):
+        judging.measured_suite("h200_2", tmp_path)
+    with pytest.raises(C3Error, match=r"no suite was measured on h200_2, but on no node"):
+        judging.measured_suite("h200_2", tmp_path / "empty")
+
+
+def test_a_table_of_other_ranks_than_the_nodes_is_refused(tmp_path):
+    write(tmp_path, nvlink_rows(repeats=1).assign(ranks=8), NVLINK_SUITE, NVLINK.name)
+    with pytest.raises(C3Error, match=r"conccl30_nvlink\.csv: column ranks must be 2, as node h200_2 has them, not 8"):
+        cases(NVLINK.name, NVLINK_SUITE, tmp_path)
 
 
 # --- figures ---

@@ -241,6 +241,16 @@ def test_what_a_control_saw_may_differ(measure):
 
 
 @pytest.mark.parametrize(
+    ("node", "name", "use"),
+    [("h200_1", "conccl30_nvlink", "conccl30_host"), ("h200_2", "conccl30_host", "conccl30_nvlink")],
+)
+def test_a_suite_sized_for_other_links_is_refused_before_anything_is_opened(tmp_path, node, name, use):
+    with pytest.raises(C3Error, match=rf"suite {name}: its transfers were sized .* {node} is .*; use --suite {use}"):
+        session.measure(node, name, tmp_path, quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"verified": False}, r"order: 18 of 18 rows failed their check and nothing is published"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from model_cases import MI300X, NODES
 
 from c3lib.errors import C3Error
-from c3lib.suites import COLUMNS, MATRICES, load_suite, random_suite, suite_names
+from c3lib.suites import COLUMNS, MATRICES, SIZED_FOR, load_suite, random_suite, require_sized, suite_names
 from c3lib.workload import length_class
 
 SUITE = load_suite("conccl30", 8)
@@ -24,6 +24,23 @@ def test_conccl30_is_thirty_pairs_of_both_kinds():
     assert pairs[0] == pairs[1]  # the same GEMMs and sizes: the kinds are comparable
     assert all(scenario.origin for scenario in SUITE)
     assert min(scenario.collective.nbytes for scenario in SUITE) >= 128e6  # the paper's smallest size
+
+
+def test_a_suite_that_was_sized_for_some_links_says_so_and_is_refused_elsewhere():
+    """What a file says of its sizes and what the program refuses are the same suites."""
+    sized = {name for name in suite_names() if any("; size for " in one.origin for one in load_suite(name, 8))}
+    assert sized == set(SIZED_FOR)
+    for name in suite_names():
+        for node in NODES.values():
+            if SIZED_FOR.get(name, node.topology) == node.topology:
+                require_sized(name, node)
+                continue
+            with pytest.raises(
+                C3Error, match=f"suite {name}: .*topology {SIZED_FOR[name]}, and {node.name} is"
+            ) as said:
+                require_sized(name, node)
+            require_sized(str(said.value).split("--suite ")[1], node)
+    require_sized("ad hoc", NODES["h200_1"])
 
 
 def test_every_cell_of_the_taxonomy_is_filled():

@@ -21,7 +21,7 @@ from c3lib.measure.journal import Journal, content_id
 from c3lib.measure.rounds import run_rounds
 from c3lib.region import NO_TRANSFER
 from c3lib.results import provenance, write_table
-from c3lib.suites import load_suite
+from c3lib.suites import load_suite, require_sized
 from c3lib.workload import whole
 
 EXPERIMENTS = ("premise", "fsdp_step", "links", "isolated", "suite", "order", "transports", "break_even", "energy")
@@ -52,8 +52,9 @@ def measure(
     short goes on from its finished rows.
 
     Raises:
-        C3Error: unknown node, suite or experiment; everything the device can say; a transfer that failed its byte
-            check or a path without proof (the rows stay in the journal, nothing is published).
+        C3Error: unknown node, suite or experiment; a suite sized for other links; everything the device can say; a
+            transfer that failed its byte check or a path without proof (the rows stay in the journal, nothing is
+            published).
     """
     there = load_node(node)
     repeats = whole("repeats", repeats, least=1)
@@ -63,6 +64,7 @@ def measure(
         if name not in known:
             raise unknown(f"experiment of {node}", name, known)
     load_suite(suite_name, there.ranks)
+    require_sized(suite_name, there)
     session = _Session(there, suite_name, Path(out), repeats, seed, quiet)
     if there.vendor == "amd":
         session.backend  # noqa: B018 -- before anything is written: without an AMD GPU there is nothing to measure
