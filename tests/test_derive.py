@@ -233,14 +233,6 @@ def test_without_the_table_order_there_are_no_coefficients(tmp_path):
     assert read["dma.engines"].value == 4
 
 
-def test_unverified_rows_are_left_out(tmp_path):
-    node = node_of(TRUTH)
-    rows = isolated(node)
-    wrong = rows.assign(verified=False, transfer_s=rows["transfer_s"] * 9, gemm_s=rows["gemm_s"] * 9)
-    read = written(tmp_path, node, pd.concat([rows, wrong], ignore_index=True))
-    assert read["link.dma_gbs"].value == pytest.approx(TRUTH["link.dma_gbs"], rel=0.01)
-
-
 def test_repetitions_count_by_their_median(tmp_path):
     node = node_of(TRUTH)
     rows = isolated(node)
@@ -278,6 +270,16 @@ def test_the_shell_shows_both_and_says_what_it_is():
     assert {row["key"] for row in content["constants"]} == {key for key, _ in AS_IN_THE_FILE}
     toml = CliRunner().invoke(app, ["constants", "--toml"]).stdout
     assert tomllib.loads(toml)["dma"]["engines"]["value"] == 3
+
+
+@pytest.mark.parametrize("table", ["isolated", "order"])
+def test_a_row_that_failed_its_byte_check_is_not_passed_over_in_silence(tmp_path, table):
+    node = node_of(TRUTH)
+    tables = {"isolated": isolated(node), "order": order(node)}
+    tables[table].loc[5, "verified"] = False
+    rows = len(tables[table])
+    with pytest.raises(C3Error, match=rf"1 of {rows} rows of the table {table} failed their check, so nothing is"):
+        written(tmp_path, node, tables["isolated"], tables["order"])
 
 
 def test_a_node_without_tables_is_one_sentence(tmp_path):

@@ -59,7 +59,7 @@ def derive(node: str, folder: Path = FOLDER) -> Derived:
     """Constants that the tables ``isolated`` and, where it was taken, ``order`` of a node give.
 
     Raises:
-        C3Error: unknown node, no table ``isolated``, or one that a reader refuses.
+        C3Error: unknown node, no table ``isolated``, one that a reader refuses, or rows that failed their byte check.
     """
     there = load_node(node)
     alone, about = read_measured(node, "isolated", folder)

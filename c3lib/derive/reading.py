@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from c3lib.errors import C3Error
 from c3lib.hardware import Node
 
 OWN_KERNEL = "sm_kernel"
@@ -43,8 +44,9 @@ class Tables:
 
     @classmethod
     def of(cls, node: Node, isolated: pd.DataFrame, order: pd.DataFrame, about: Mapping[str, Any]) -> Tables:
-        """The tables as they were read."""
-        isolated, order = isolated[isolated["verified"]], order[order["verified"].astype(bool)]
+        """The tables as they were read. Raises :class:`C3Error` for a row that failed its byte check."""
+        _require_verified("isolated", isolated)
+        _require_verified("order", order)
         gemms = _medians(isolated[isolated["transport"] == "none"], ["gemm", "bound", "partition", "sms_granted"])
         transfers = _alone(isolated, node)
         whole = order[(order["transport"] == "none") & (order["sms_asked"] == 0)]
@@ -56,6 +58,16 @@ class Tables:
         library = "nccl" if (transfers["transport"] == "nccl").any() else OWN_KERNEL
         device = f"{node.ranks if node.topology != 'host' else 1}x {about.get('device', node.name)}"
         return cls(node, device, about, gemms, transfers, beside.assign(sent_bytes=_sent(beside, node)), library)
+
+
+def _require_verified(table: str, rows: pd.DataFrame) -> None:
+    """Refused and not left out: where one row is wrong, the others were made by what made it."""
+    failed = rows[~rows["verified"].eq(True).astype(bool)]  # compared with True: an empty value is no verification
+    for row in failed.head(1).itertuples():
+        raise C3Error(
+            f"constants: {len(failed)} of {len(rows)} rows of the table {table} failed their check, so nothing is "
+            f"derived; the first: gemm {row.gemm}, collective {row.collective}, transport {row.transport}"
+        )
 
 
 def _alone(rows: pd.DataFrame, node: Node) -> pd.DataFrame:
