@@ -141,7 +141,11 @@ def _own_alone_s(swept: pd.DataFrame, suite: pd.DataFrame, node: str, folder: Pa
     if found.notna().all():
         return found
     rows, _ = read_measured(node, "isolated", folder)
-    rows = rows[rows["verified"] & rows["gemm_s"].isna() & (rows["direction"] == "both") & (rows["blocks"] > 0)]
+    if not rows["verified"].all():
+        raise C3Error(
+            f"{table_path(node, 'isolated', folder)}: holds rows that failed their check, so it judges nothing"
+        )
+    rows = rows[rows["gemm_s"].isna() & (rows["direction"] == "both") & (rows["blocks"] > 0)]
     size = rows.groupby("total_bytes")["blocks"].nunique().idxmax() if len(rows) else 0
     time_s = rows[rows["total_bytes"] == size].groupby(["collective", "transport", "blocks"])["transfer_s"].median()
     own = pd.MultiIndex.from_frame(swept[["collective", "transport", "blocks"]])

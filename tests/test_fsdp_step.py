@@ -1,6 +1,13 @@
 """The experiment of a step under FSDP2: CPU processes end to end, what is noticed, what is refused, the figure."""
 
 import copy
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -10,6 +17,7 @@ pytest.importorskip("torch")
 from c3lib.errors import C3Error
 from c3lib.figures import fsdp_step as drawn
 from c3lib.figures import style
+from c3lib.files import ROOT
 from c3lib.hardware import load_node
 from c3lib.measure import fsdp_step
 from c3lib.measure.fsdp_step import Job, control, judged, run_ranks
@@ -178,6 +186,53 @@ def test_processes_that_hang_are_killed_and_said_to_hang(tmp_path, monkeypatch):
     text = "at.with_suffix('.at').write_text(f'arm {sys.argv[2]}')\ntime.sleep(60)"
     with pytest.raises(C3Error, match=r"no further for 1 s and have been killed: rank 0 in arm 0, rank 1 in arm 1"):
         run_ranks(TINY, program(tmp_path, text))
+
+
+def test_more_repetitions_may_take_longer(tmp_path, monkeypatch):
+    monkeypatch.setattr(fsdp_step, "LIMIT_S", 0.5)
+    monkeypatch.setattr(fsdp_step, "REPEAT_S", 0.5)
+    text = "time.sleep(4)\nat.with_suffix('.json').write_text('{}')"
+    assert run_ranks(replace(TINY, repeats=99), program(tmp_path, text)) == [{}, {}]
+    with pytest.raises(C3Error, match=r"not done after 1\.5 s and have been killed: rank 0 in its start"):
+        run_ranks(replace(TINY, repeats=1), program(tmp_path, text))
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_one_that_started_it(tmp_path, how):
+    text = f"import os\nPath({str(tmp_path)!r}, sys.argv[2] + '.pid').write_text(str(os.getpid()))\ntime.sleep(300)"
+    parent = (
+        "import sys\nfrom c3lib.measure.fsdp_step import Job, run_ranks\n"
+        "run_ranks(Job(device='cpu'), sys.argv[1:])"
+    )  # fmt: skip
+    started = subprocess.Popen(
+        [sys.executable, "-c", parent, *program(tmp_path, text)], cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    try:
+        ranks = [int(waited(tmp_path / f"{rank}.pid", 60)) for rank in range(2)]
+        assert all(map(runs, ranks))
+    finally:
+        started.send_signal(how)
+        started.wait(30)
+    end = time.monotonic() + 10
+    while any(map(runs, ranks)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(runs, ranks))
+
+
+def waited(path, limit_s):
+    """What a file says as soon as it says something."""
+    end = time.monotonic() + limit_s
+    while not (text := path.read_text() if path.exists() else "") and time.monotonic() < end:
+        time.sleep(0.05)
+    return text
+
+
+def runs(process):
+    """Whether a process is there and not only waits to be forgotten."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 # --- the figure ---

@@ -130,6 +130,14 @@ def test_unverified_rows_judge_nothing(tmp_path):
         judged(tmp_path, verified=lambda rows: rows["strategy"] != "conccl")
 
 
+def test_unverified_isolated_times_judge_nothing(tmp_path):
+    judged(tmp_path, sweep=serial)
+    table, _ = read_measured(NODE.name, "isolated", tmp_path)
+    write(tmp_path, table.assign(verified=table["blocks"] != 8), "isolated")
+    with pytest.raises(C3Error, match=r"isolated\.csv: holds rows that failed their check, so it judges nothing"):
+        judge(NODE.name, SUITE, tmp_path)
+
+
 # --- a library's kernels on two GPUs ---
 
 

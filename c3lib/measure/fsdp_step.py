@@ -27,9 +27,19 @@ UNSHARDED = "none"
 """The arm without collectives: each GPU runs the whole model for itself."""
 ZERO_CTA = "nccl_zero_cta"
 ROUNDING = 1e-4
-LIMIT_S = 200.0
+LIMIT_S, REPEAT_S = 100.0, 10.0
+"""All may take so long, and so much more for each repetition; on two H200s 9 of them took 29 s in all."""
 STALL_S = 60.0
 """A process that says nothing new for so long hangs; starting and the first use of a library take some 20 s."""
+
+_TIED = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+"""Becomes the program of its arguments, which the kernel kills (prctl's PR_SET_PDEATHSIG) as soon as we are gone,
+however we went; asked for by the process itself, as code between fork and exec may hang where there are threads."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,8 @@ def run_ranks(job: Job, program: Sequence[str] = ("-m", "c3lib.measure.fsdp_rank
     """What each rank's process found, by rank; ``program`` is called with the folder of the job and the rank.
 
     Raises:
-        C3Error: with the first failed process's own words, or with what each was at when they hung. None is left.
+        C3Error: with the first failed process's own words, or with what each was at when they hung. None is left, not
+            even when this process is killed.
     """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     env |= {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}  # multicast can take a host's GPUs away
@@ -103,9 +114,9 @@ def run_ranks(job: Job, program: Sequence[str] = ("-m", "c3lib.measure.fsdp_rank
         try:
             for rank in range(job.ranks):
                 with open(folder / f"{rank}.log", "w") as log:
-                    command = [sys.executable, *program, name, str(rank)]
+                    command = [sys.executable, "-c", _TIED, str(os.getpid()), *program, name, str(rank)]
                     processes.append(subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=ROOT))
-            _watch(folder, processes)
+            _watch(folder, processes, LIMIT_S + REPEAT_S * (job.repeats + 1))  # one to warm up
         finally:
             for process in processes:
                 process.kill()
@@ -113,7 +124,7 @@ def run_ranks(job: Job, program: Sequence[str] = ("-m", "c3lib.measure.fsdp_rank
         return [json.loads(read_text(folder / f"{rank}.json")) for rank in range(job.ranks)]
 
 
-def _watch(folder: Path, processes: list[subprocess.Popen]) -> None:
+def _watch(folder: Path, processes: list[subprocess.Popen], limit_s: float) -> None:
     """Until all have ended well."""
     start = moved = time.monotonic()
     seen: list[str] = []
@@ -124,9 +135,9 @@ def _watch(folder: Path, processes: list[subprocess.Popen]) -> None:
         now, stages = time.monotonic(), [_last(folder / f"{rank}.at") for rank in range(len(processes))]
         if stages != seen:
             seen, moved = stages, now
-        if now - start > LIMIT_S or now - moved > STALL_S:
+        if now - start > limit_s or now - moved > STALL_S:
             at = ", ".join(f"rank {rank} in {stage or 'its start'}" for rank, stage in enumerate(stages))
-            how = f"not done after {LIMIT_S:g} s" if now - start > LIMIT_S else f"no further for {STALL_S:g} s"
+            how = f"not done after {limit_s:g} s" if now - start > limit_s else f"no further for {STALL_S:g} s"
             raise C3Error(f"fsdp_step: the processes were {how} and have been killed: {at}")
         time.sleep(0.05)
     if failed := [rank for rank, process in enumerate(processes) if process.poll()]:
