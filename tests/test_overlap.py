@@ -19,8 +19,8 @@ from c3lib.results import write_table
 GEMM = "8192x8192x8192"
 
 
-def by_hand(gemm_s=1.0, move_s=1.0, end_s=1.25, **more):
-    """Three rows: a GEMM alone, a transfer alone, both at once."""
+def by_hand(gemm_s=1.0, move_s=0.5, end_s=1.25, **more):
+    """Three rows: a GEMM alone, a transfer alone, both at once; the two take unlike times, so neither stands in."""
     rows = made.transports(0).query("repetition == 0 and collective != 'all-to-all' and gemm != '64x106496x16384'")
     still = rows[rows["transport"] == "none"].iloc[:1].assign(gemm_s=gemm_s)
     moves = rows[(rows["transport"] == "nccl_zero_cta") & rows["in_place"]]
@@ -32,10 +32,33 @@ def by_hand(gemm_s=1.0, move_s=1.0, end_s=1.25, **more):
 
 def test_the_fraction_is_taken_against_the_time_of_the_same_way_alone():
     pair = overlap.pairs(by_hand()).iloc[0]
-    assert pair["fraction"] == pytest.approx((2 / 1.25 - 1) / (2 - 1))
+    assert pair["fraction"] == pytest.approx((1.5 / 1.25 - 1) / (1.5 - 1))
     assert pair["gemm_slowdown"] == pytest.approx(1.1)
-    assert pair["transfer_slowdown"] == pytest.approx(1.25)
-    assert overlap.pairs(by_hand(move_s=0.5)).iloc[0]["fraction"] == pytest.approx((1.5 / 1.25 - 1) / (1.5 - 1))
+    assert pair["transfer_slowdown"] == pytest.approx(1.25 / 0.5)
+    longer = overlap.pairs(by_hand(gemm_s=0.4, move_s=2.0, end_s=2.1)).iloc[0]
+    assert longer["fraction"] == pytest.approx((2.4 / 2.1 - 1) / (2.4 / 2 - 1))
+    assert (longer["gemm_slowdown"], longer["transfer_slowdown"]) == pytest.approx((1.1 / 0.4, 2.1 / 2))
+
+
+def test_a_gemm_that_ran_alone_beside_both_collectives_counts_by_the_median_of_its_repetition():
+    rows = by_hand()
+    others = [rows.iloc[:1].assign(gemm_s=seconds, **more) for seconds, more in (
+        (3.0, {}), (2.0, {}), (9.0, {"repetition": 1}), (9.0, {"gemm": "64x106496x16384"})
+    )]  # fmt: skip
+    pair = overlap.pairs(pd.concat([rows, *others], ignore_index=True)).iloc[0]
+    assert pair["gemm_alone_s"] == 2  # of 1, 2 and 3: neither the least nor the mean of all
+    assert pair["gemm_slowdown"] == pytest.approx(1.1 / 2)
+    assert pair["fraction"] == pytest.approx((2.5 / 1.25 - 1) / (2.5 / 2 - 1))
+    skewed = [rows.iloc[:1].assign(gemm_s=seconds) for seconds in (1.2, 8.0)]
+    assert overlap.pairs(pd.concat([rows, *skewed])).iloc[0]["gemm_alone_s"] == 1.2  # the mean would be 3.4
+
+
+def test_a_transfer_that_ran_alone_more_than_once_counts_by_the_median_of_its_repetition():
+    rows = by_hand()
+    others = [rows.iloc[1:2].assign(transfer_s=seconds) for seconds in (0.6, 8.0)]
+    others.append(rows.iloc[1:2].assign(transfer_s=9.0, repetition=1))
+    pair = overlap.pairs(pd.concat([rows, *others], ignore_index=True)).iloc[0]
+    assert (pair["transfer_alone_s"], pair["transfer_slowdown"]) == pytest.approx((0.6, 1.25 / 0.6))
 
 
 @pytest.mark.parametrize(
@@ -72,11 +95,26 @@ def test_summaries_stand_in_the_order_of_the_transports_with_their_path():
     assert ran["copy_engine", True] == "copy engine"
 
 
-def test_zero_ctas_that_waited_for_an_sm_did_not_run_on_engines_only():
-    held = pd.Series({"transport": "nccl_zero_cta", "blocks": 0, "path": "Memcpy PtoP; did not end while held"})
-    assert not overlap.engines_only(held)
-    assert overlap.engines_only(held.replace("Memcpy PtoP; did not end while held", "Memcpy PtoP; ended while held"))
-    assert not overlap.engines_only(pd.Series({"transport": "nccl", "blocks": 0, "path": "ended while held"}))
+ENDED, WAITED = "ended while all 132 SMs were held", "did not end while all 132 SMs were held"
+
+
+@pytest.mark.parametrize(
+    ("transport", "blocks", "path", "only"),
+    [
+        ("nccl_zero_cta", 0, f"Memcpy PtoP x2 (activity records); {ENDED}", True),
+        ("nccl_zero_cta", 0, f"Memcpy PtoP x2 (activity records); {WAITED}", False),
+        ("nccl_zero_cta", 16, f"ncclSymkDevKernel x2 of 16 blocks (activity records); {ENDED}", False),
+        ("nccl_zero_cta", 16, f"ncclSymkDevKernel x2 of 16 blocks (activity records); {WAITED}", False),
+        ("copy_engine", 0, f"copy engine: {ENDED}", True),
+        ("copy_engine", 0, f"copy engine: {WAITED}", False),
+        ("bare_copy", 0, f"copy engine: {ENDED}", True),
+        ("nccl", 0, f"ncclDevKernel_X x2; {ENDED}", False),
+        ("nccl", 24, f"ncclDevKernel_X x2 of 24 blocks (activity records); {ENDED}", False),
+        ("sm_kernel", 8, f"SM kernel: 8 blocks reported from 8 SMs; {ENDED}", False),
+    ],
+)
+def test_on_engines_only_ran_what_has_no_block_and_ended_without_an_sm(transport, blocks, path, only):
+    assert overlap.engines_only(pd.Series({"transport": transport, "blocks": blocks, "path": path})) is only
 
 
 @pytest.mark.parametrize(
