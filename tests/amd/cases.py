@@ -149,7 +149,6 @@ SAME = (
     Case("engines: HSA_ENABLE_SDMA=0", "engines_lost", variables={"HSA_ENABLE_SDMA": "0"}),
     Case("engines: HSA_ENABLE_PEER_SDMA=0", "engines_lost", variables={"HSA_ENABLE_PEER_SDMA": "0"}),
     Case("engines: no SDMA queue left", "engines_lost", sdma_queues=0),
-    Case("engines: 4 GPUs, two SDMA queues each", "engines_lost", topology=Topology(gpus=4), sdma_queues=2),
     Case("engines: seven SDMA queues a GPU", "engines_lost", sdma_queues=7),
     Case("engines: host engines only (as in CPX)", "engines_lost", topology=NO_PEER_ENGINES),
 )
