@@ -95,8 +95,18 @@ def wire(rows: pd.DataFrame) -> pd.DataFrame:
     One row a way and GEMM (``none``: alone): ``ratio`` of what it sent (median) with its extremes ``low`` and ``high``,
     ``received`` (the same of what came in), ``payload`` (counted over what the plan sends), ``blocks``, ``ran``,
     ``engines_only`` (:func:`engines_only`), ``repetitions``.
+
+    Raises:
+        C3Error: as :func:`pairs`, or counters that saw no payload one way.
     """
     rows = _asked(rows)
+    for way in ("sent_bytes", "received_bytes", "plan_bytes"):
+        if not (rows[way] > 0).all():
+            row = rows[~(rows[way] > 0)].iloc[0]
+            raise C3Error(
+                f"overlap: column {way} of {row['transport']} ({row['collective']}) must be above 0, not {row[way]}: "
+                "there is no payload to count wire bytes over"
+            )
     rows = rows.assign(
         ratio=rows["sent_raw_bytes"] / rows["sent_bytes"],
         received=rows["received_raw_bytes"] / rows["received_bytes"],

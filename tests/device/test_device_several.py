@@ -142,15 +142,6 @@ def test_m1_a_late_rank_holds_up_every_other(cudas):
     assert ends.gemm_end_s > 0.01
 
 
-def test_bare_copies_have_one_step(cudas):
-    buffers = Buffers(cudas, build_plan("all-gather", MIB, len(cudas), "switch"))
-    assert CopyEngine(buffers, bare=True).name == "bare_copy"
-    ring = Buffers(cudas, build_plan("all-to-all", 6 * MIB, 3, "switch", "pairwise")) if len(cudas) == 3 else None
-    if ring is not None:
-        with pytest.raises(C3Error, match="bare copies have one step, this plan has 2"):
-            CopyEngine(ring, bare=True)
-
-
 def test_the_link_is_used_as_by_bare_copies(cudas):
     """Waiting for one another costs less than a hundredth of a transfer of a GiB."""
     rig = Rig(len(cudas))
