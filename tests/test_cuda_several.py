@@ -317,6 +317,15 @@ def test_a_region_of_several_gpus_is_verified(rig_of, setting):
 
 
 @pytest.mark.parametrize("gpu", range(3))
+def test_the_rig_waits_for_every_gpu(rig_of, gpu):
+    made = rig_of(3)
+    stream = new_stream(made.cudas[gpu])
+    stream.put()
+    made.synchronize()
+    assert not stream.queue
+
+
+@pytest.mark.parametrize("gpu", range(3))
 def test_f19_a_wrong_gemm_on_any_gpu_is_a_wrong_region(rig_of, gpu):
     made = rig_of(3)
     made.load(Gemm(512, 512, 512), plan_of())

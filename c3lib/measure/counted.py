@@ -50,6 +50,7 @@ def run(backend: CudaBackend) -> list[dict[str, Any]]:
         finally:
             cuda.torch.cuda.cudart().cudaProfilerStop()
 
+    backend.control(how for _, _, how in arms() if how)
     for gemm in GEMMS:
         # An all-to-all sends every byte once: what it reads of device memory is its payload, cached or not.
         transfer = equal_transfer(backend, gemm, "all-to-all")
