@@ -3,6 +3,7 @@
 import errno
 import json
 from collections import Counter
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pandas as pd
@@ -17,10 +18,11 @@ from c3lib.cuda.region import Times
 from c3lib.cuda.setting import Region, Setting
 from c3lib.errors import C3Error
 from c3lib.hardware import load_node
+from c3lib.measure import energy, suite
 from c3lib.measure import run as session
-from c3lib.measure import suite
 from c3lib.measure.journal import Journal, content_id
 from c3lib.measure.rounds import Group, run_rounds
+from c3lib.strategy import STRATEGIES
 
 ABOUT = {"experiment": "order", "seed": 0}
 ARMS = ("a", "b", "c")
@@ -316,6 +318,21 @@ def test_a_resumed_sweep_runs_what_won_and_not_what_the_library_made_of_it(tmp_p
     assert [row["repetition"] for row in rows] == [0, 1]
     assert again.ran.count(best) == 2  # alone and beside the GEMM
     assert set(again.ran) == {best, Setting(), Setting(library="nccl")}
+
+
+def test_energy_is_measured_by_what_won_before_the_run_was_cut_short(tmp_path):
+    best = Setting(blocks=16, withheld=16, library="nccl")
+    journal, rig = Journal(tmp_path / "energy.jsonl", ABOUT), Rig(best=None)
+    backend = sweeping(rig)
+    scenario = suite.scenarios_of(backend, "conccl30_nvlink")[0]
+    for strategy in ("serial_copy_engine", "c3_rp", "c3_base"):
+        row = {"scenario": scenario.name, "strategy": strategy, "setting": asdict(best)}
+        journal.add((f"energy {scenario.name}", strategy, 0), [row])
+    journal.close()
+    energy.energy_groups(backend, "conccl30_nvlink", Journal(tmp_path / "energy.jsonl", ABOUT))
+    assert backend.setting(scenario, STRATEGIES["c3_rp"]) == best
+    assert backend.setting(scenario, STRATEGIES["c3_base"]) != best  # nothing was swept for it
+    assert not rig.ran
 
 
 def test_what_was_asked_stays_in_the_journal(measure):
