@@ -20,6 +20,7 @@ import torch
 from c3lib.collectives import gpu, ipc, work
 from c3lib.collectives.board import reached
 from c3lib.collectives.communicator import Communicator, Splits
+from c3lib.errors import C3Error
 
 DEVICE = torch.device("cuda", 0)
 
@@ -307,6 +308,19 @@ def test_done_is_waited_for_with_what_was_written_before_it(machine):
     """A remote write before the flag has to be seen with it; for "ready" nothing has."""
     gpus = machine(0, 2, Rounds("all-gather", 2, turns=1))
     assert sorted(gpus.waits) == [0, 0, 1 << 30, 1 << 30]
+
+
+def test_memory_of_a_size_that_no_number_of_the_driver_holds_is_refused(machine):
+    said = []
+
+    def program(comm, stream):
+        with pytest.raises(C3Error) as caught:
+            comm.register(2**72)
+        said.append(str(caught.value))
+        comm.register(5)  # and the group is none the worse
+
+    machine(0, 2, program)
+    assert said == [f"size: expected at most {2**63 - 1} bytes, got {2**72}"] * 2
 
 
 def test_a_destroyed_group_closes_what_it_opened_and_frees_only_what_nobody_uses(machine):

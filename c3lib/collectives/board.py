@@ -4,28 +4,27 @@ Each rank writes to a row of its own: letters, which all ranks exchange at set-u
 told; and a note of each collective it calls, by which a rank that called another one is found out. A row also has the
 signals between processes without a GPU, and these are the one thing that peers write there.
 
-The file behind it loses its name as soon as all have opened it, so no crash can leave it behind.
+The file behind it has no name, so no crash can leave it behind.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import tempfile
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch.distributed as dist
 
+from c3lib.collectives.shared import new_file, opened, start_of, word_of
 from c3lib.errors import C3Error
 
 SIGNALS = ("ready", "done")
-SHARED_MEMORY = Path("/dev/shm")
 _NOTES = 64  # collectives that a rank may be ahead of a peer before they go uncompared
 _LETTER_NBYTES = 1 << 14
 _HEAD_NBYTES = 8  # of a letter: its length and checksum
@@ -40,9 +39,14 @@ def set_timeout(timeout_s: float) -> None:
     Raises :class:`C3Error` unless it is a positive number.
     """
     global _timeout_s
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
-        raise C3Error(f"timeout_s: expected a positive number of seconds, got {timeout_s!r}")
-    _timeout_s = float(timeout_s)
+    _timeout_s = require_seconds("timeout_s", timeout_s)
+
+
+def require_seconds(argument: str, value: float) -> float:
+    """``value`` as a float. Raises :class:`C3Error` naming ``argument`` unless it is a positive number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise C3Error(f"{argument}: expected a positive number of seconds, got {value!r}")
+    return float(value)
 
 
 def poll(arrived: Callable[[], bool], timeout_s: float, sentence: Callable[[], str]) -> None:
@@ -97,6 +101,7 @@ class Board:
         self._compared = [0] * self.ranks  # the last collective compared with that of each peer
         row = np.dtype(
             [
+                ("process", "<i8", 2),  # its number, and when it began
                 ("signals", "<u4", (len(SIGNALS), self.ranks)),
                 ("notes", "<i8", (_NOTES, 1 + len(Note._fields))),
                 ("letters", "<i8"),
@@ -104,32 +109,35 @@ class Board:
             ],
             align=True,
         )
+        self.rows = np.zeros(self.ranks, row)  # until all have opened those that they share
         # The store is private to torch, but every version has this way to it.
         store = dist.distributed_c10d._get_process_group_store(group)
         self.rows = self._open(store, label, row)
 
     def _open(self, store: Any, label: str, row: np.dtype) -> np.ndarray:
-        nbytes, error, rows = row.itemsize * self.ranks, "", None
-        if self.rank == 0:
-            path = new_file(nbytes)
-            store.set(label, path)
-        try:
+        error, rows = "", None
+        with ExitStack() as given:
+            if self.rank == 0:
+                store.set(label, word_of(given.enter_context(new_file(row.itemsize * self.ranks))))
             self._poll(lambda: store.check([label]), f"rank {self.names[0]} to open its collectives ({label})")
-            path = store.get(label).decode()
             try:
-                rows = np.memmap(path, row, "r+", shape=(self.ranks,))
+                with opened(store.get(label).decode()) as path:
+                    rows = np.memmap(path, row, "r+", shape=(self.ranks,))
+                rows["process"][self.rank] = os.getpid(), start_of(os.getpid())
             except OSError:
-                error = f"rank {self.names[self.rank]} shares no memory with rank {self.names[0]}"
+                error = (
+                    f"rank {self.names[self.rank]} cannot open memory of rank {self.names[0]}, "
+                    f"or came after rank {self.names[0]} had given up"
+                )
             store.set(f"{label}/{self.rank}", error)
             for peer in self.peers:
                 key = f"{label}/{peer}"
                 self._poll(partial(store.check, [key]), f"rank {self.names[peer]} to join collectives ({label})")
                 error = error or store.get(key).decode()
-        finally:
-            if self.rank == 0:
-                os.unlink(path)  # all have it open, or will not come
         if error or rows is None:
-            raise C3Error(f"group: collectives by copy engine reach the processes of one machine only, and {error}")
+            raise C3Error(
+                f"group: collectives by copy engine reach the processes of one user on one machine only, and {error}"
+            )
         return rows
 
     def poll(self, arrived: Callable[[], bool], sentence: Callable[[], str]) -> None:
@@ -141,7 +149,17 @@ class Board:
             raise
 
     def _poll(self, arrived: Callable[[], bool], what: str) -> None:
-        self.poll(arrived, lambda: f"rank {self.names[self.rank]} has waited {_timeout_s:g} s for {what}")
+        waited = f"rank {self.names[self.rank]} has waited {_timeout_s:g} s for {what}"
+        self.poll(arrived, lambda: waited + self._ended())
+
+    def _ended(self) -> str:
+        """What a sentence about waiting ends with: who is no more, since those one waits for may wait for them."""
+        gone = []
+        for peer in sorted(self.peers):
+            process, start = self.rows["process"][peer].tolist()
+            if process and start_of(process) != start:
+                gone.append(f"rank {self.names[peer]}")
+        return f"; no longer running: {', '.join(gone)}" if gone else ""
 
     def late(self, what: str, signal: str, peer: int, seen: int) -> str:
         """The sentence for a signal that does not come."""
@@ -149,6 +167,7 @@ class Board:
         return (
             f"{what}: rank {self.names[self.rank]} has waited {_timeout_s:g} s for signal '{signal}' (step {step} of "
             f"{len(SIGNALS)}) of rank {self.names[peer]}; the last it gave was that of collective number {seen}"
+            f"{self._ended()}"
         )
 
     def missing(self, number: int, flag: Callable[[str, int], int], what: str, timeout_s: float) -> str:
@@ -159,7 +178,7 @@ class Board:
                 if not reached(seen := flag(signal, peer), number):
                     found.append(f"'{signal}' of rank {self.names[peer]} (its last was that of number {seen})")
         signals = f"missing are the signals {', '.join(found)}" if found else "no signal of a peer is missing"
-        return f"{what} is not over on rank {self.names[self.rank]} after {timeout_s:g} s: {signals}"
+        return f"{what} is not over on rank {self.names[self.rank]} after {timeout_s:g} s: {signals}{self._ended()}"
 
     def exchange(self, letter: Any, what: str) -> list[Any]:
         """What each rank sends, by rank: a barrier, too.
@@ -221,17 +240,3 @@ class Board:
                     f"{notes[1]} on rank {self.names[peer]}; expected the same call on all ranks"
                 )
                 raise C3Error(self.broken)
-
-
-def new_file(nbytes: int) -> str:
-    """A new file of ``nbytes`` zeros in shared memory. Raises :class:`C3Error` when there is no room for it."""
-    there = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-    handle, path = tempfile.mkstemp(prefix=f"c3lib-{os.getpid()}-", dir=there)
-    try:
-        os.posix_fallocate(handle, 0, nbytes)  # memory that is only promised would end the process when it is touched
-    except OSError as error:
-        os.unlink(path)
-        raise C3Error(f"shared memory: no room for {nbytes} bytes in {Path(path).parent}: {error.strerror}") from None
-    finally:
-        os.close(handle)
-    return path

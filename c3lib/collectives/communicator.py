@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from c3lib.collectives.board import SIGNALS, Board, Note
 from c3lib.collectives.copies import even_copies, uneven_copies
+from c3lib.collectives.shared import MOST_NBYTES
 from c3lib.collectives.window import Block, Place, Window
 from c3lib.errors import C3Error
 from c3lib.transfer.plan import LOCAL, Copy
@@ -75,6 +76,8 @@ class Communicator:
             grain, what = self.window.granularity, f"registering {nbytes} bytes"
             block, word, error = None, None, ""
             try:
+                if nbytes > MOST_NBYTES:
+                    raise C3Error(f"size: expected at most {MOST_NBYTES} bytes, got {nbytes}")
                 block = self.window.allocate(max(1, -(-nbytes // grain)) * grain)
                 word = block.word
             except C3Error as failed:

@@ -25,8 +25,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
 
 from c3lib.collectives.communicator import Communicator, Region
-from c3lib.collectives.groups import communicator
-from c3lib.collectives.ops import _group, all_gather_into_tensor
+from c3lib.collectives.groups import communicator, find_group, require_member
+from c3lib.collectives.ops import all_gather_into_tensor
 from c3lib.errors import C3Error
 
 
@@ -43,17 +43,23 @@ _pools: WeakKeyDictionary[Communicator, list[_Buffer]] = WeakKeyDictionary()
 class CopyEngineAllGather(AllGather):
     """The hook for modules that shard over ``group`` (None: all ranks); all hooks of a group share its buffers.
 
-    Given another group in a call it is right as well, only slower: the ranks' hosts then wait for one another.
+    Given another group in a call it is right as well, only slower: the ranks' hosts then wait for one another. A rank
+    that is not in ``group`` can make a hook, but not gather with it.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None):
-        self._group = _group(group)
+        find_group(group)
+        self._group = group
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """An output: the smallest free buffer of the pool that is large enough, or a new one, which all ranks make."""
+        """An output: the smallest free buffer of the pool that is large enough, or a new one, which all ranks make.
+
+        Raises:
+            C3Error: this rank is not in the group, there is no room, or a rank does not come within the timeout.
+        """
         shape = tuple(int(length) for length in size)
         nbytes = math.prod(shape) * dtype.itemsize
-        comm = communicator(self._group, torch.device(device))
+        comm = communicator(require_member(self._group), torch.device(device))
         buffers = _pools.setdefault(comm, [])
         fit = [buffer for buffer in buffers if buffer.user() is None and buffer.region.block.nbytes >= nbytes]
         if fit:
@@ -89,6 +95,8 @@ def use_copy_engine_all_gather(model: nn.Module) -> nn.Module:
         C3Error: no module of ``model`` is sharded by FSDP2, or one shards over several groups, which FSDP2 does not
             let a hook serve.
     """
+    if not isinstance(model, nn.Module):
+        raise C3Error(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     hooks: dict[dist.ProcessGroup, CopyEngineAllGather] = {}
     sharded = [(name, module) for name, module in model.named_modules() if isinstance(module, FSDPModule)]
     if not sharded:

@@ -16,6 +16,30 @@ _communicators: WeakKeyDictionary[dist.ProcessGroup, dict[str, Communicator]] = 
 _made: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
 
+def find_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    """The group that is meant (None: of all ranks); None on a rank that is not in it.
+
+    Raises:
+        C3Error: it is no group, or ``torch.distributed`` is not initialised.
+    """
+    if not dist.is_initialized():
+        raise C3Error("group: torch.distributed is not initialised; call torch.distributed.init_process_group first")
+    if group is dist.GroupMember.NON_GROUP_MEMBER:  # what torch.distributed.new_group gives to ranks that are outside
+        return None
+    found = dist.group.WORLD if group is None else group
+    if not isinstance(found, dist.ProcessGroup):
+        raise C3Error(f"group: expected a process group of torch.distributed, got {type(found).__name__}")
+    return found
+
+
+def require_member(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """As :func:`find_group`. Raises :class:`C3Error` on a rank that is not in the group, too."""
+    found = find_group(group)
+    if found is None:
+        raise C3Error("group: this rank is not in it; expected a group that it is in")
+    return found
+
+
 def communicator(group: dist.ProcessGroup, device: torch.device) -> Communicator:
     """The one communicator of a group for this kind of device; made, by all ranks together, when first asked for.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from c3lib.collectives.board import require_seconds
 from c3lib.collectives.communicator import Communicator, Splits
-from c3lib.collectives.groups import communicator, communicators, forget
+from c3lib.collectives.groups import communicator, communicators, find_group, forget, require_member
 from c3lib.collectives.window import bytes_of
 from c3lib.errors import C3Error
 from c3lib.transfer.plan import require_int
@@ -74,6 +76,8 @@ def all_to_all_single(
     comm = _communicator(group, "all_to_all_single", ("output", output), ("input", input))
     if comm is None:
         return None
+    _require_sizes("output_split_sizes", output_split_sizes)
+    _require_sizes("input_split_sizes", input_split_sizes)
     rows = [_row_nbytes("output", output), _row_nbytes("input", input)]
     if output_split_sizes or input_split_sizes:
         receives = _split(comm, "output", output, output_split_sizes, rows[0])
@@ -104,12 +108,22 @@ def empty(
     keep it. All ranks have to pass the same tensor of theirs (or the same part of it) to a collective.
 
     Raises:
-        C3Error: an argument is unfit, there is no room, sizes differ, or a rank does not come within the timeout.
+        C3Error: an argument is unfit, this rank is not in the group, there is no room, sizes differ, or a rank does not
+            come within the timeout.
     """
-    dtype, shape = dtype or torch.get_default_dtype(), (size,) if isinstance(size, int) else tuple(size)
-    count = math.prod(require_int("size", length, 0) for length in shape)
-    comm = communicator(_group(group), _device(device))
-    nbytes = count * dtype.itemsize
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not isinstance(dtype, torch.dtype) or _quantized(dtype):
+        raise C3Error(f"dtype: expected a torch.dtype that is not quantized, got {dtype!r}")
+    try:
+        lengths: tuple[Any, ...] = tuple(size)  # type: ignore[arg-type]
+    except TypeError:
+        lengths = (size,)
+    shape = [require_int("size", length, 0) for length in lengths]
+    device, members = _device(device), require_member(group)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise C3Error(f"device: this process has {torch.cuda.device_count()} GPUs that CUDA can use, got {device}")
+    comm = communicator(members, device)
+    nbytes = math.prod(shape) * dtype.itemsize
     tensor, _ = comm.register(nbytes).block.lend(nbytes)
     return tensor.view(dtype).reshape(shape)
 
@@ -117,22 +131,28 @@ def empty(
 def check(timeout_s: float, group: dist.ProcessGroup | None = None) -> None:
     """Wait on the host until all collectives of a group so far are over on this rank; for debugging hangs.
 
-    A stream that waits for a peer waits without end; this says for whom.
+    A stream that waits for a peer waits without end; this says for whom. On a rank outside the group nothing is done.
 
     Raises:
-        C3Error: after ``timeout_s`` seconds, naming rank, peer, collective and signal that is missing.
+        C3Error: ``timeout_s`` is no positive number; or after as many seconds, naming rank, peer, collective and signal
+            that is missing.
     """
-    for comm in communicators(_group(group)):
+    timeout_s, members = require_seconds("timeout_s", timeout_s), find_group(group)
+    for comm in communicators(members) if members is not None else []:
         comm.check(timeout_s)
 
 
 def destroy(group: dist.ProcessGroup | None = None) -> None:
     """Give back what the collectives of a group hold; collective, and before ``destroy_process_group``.
 
+    On a rank outside the group nothing is done.
+
     Raises:
         C3Error: a rank does not come within the timeout.
     """
-    forget(_group(group))
+    members = find_group(group)
+    if members is not None:
+        forget(members)
 
 
 def _communicator(
@@ -143,6 +163,10 @@ def _communicator(
         if not isinstance(tensor, torch.Tensor):
             raise C3Error(f"{name}: expected a tensor, got {type(tensor).__name__}")
         _device(tensor.device, name)
+        if _quantized(tensor.dtype) or tensor.is_nested:
+            raise C3Error(
+                f"{name}: expected plain values, got a {'nested' if tensor.is_nested else 'quantized'} tensor"
+            )
         if tensor.layout != torch.strided or not tensor.is_contiguous():
             raise C3Error(f"{name}: expected a contiguous tensor, got strides {_strides(tensor)}")
         if tensor.is_conj() or tensor.is_neg():
@@ -153,32 +177,37 @@ def _communicator(
         ours, theirs = getattr(output[1], what), getattr(source[1], what)
         if ours != theirs:
             raise C3Error(f"{output[0]}: expected {what} {theirs}, as {source[0]} has, got {ours}")
-    within = _group(group)
-    if dist.get_rank(within) < 0:
+    members = find_group(group)
+    if members is None:
         warnings.warn(f"{op}: this rank is not in the group, nothing is done", stacklevel=3)
         return None
-    return communicator(within, output[1].device)
-
-
-def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    if not dist.is_initialized():
-        raise C3Error("group: torch.distributed is not initialised; call torch.distributed.init_process_group first")
-    found = group if group is not None else dist.group.WORLD
-    assert found is not None
-    return found
+    return communicator(members, output[1].device)
 
 
 def _device(device: torch.device | str, name: str = "device") -> torch.device:
-    device = torch.device(device)
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise C3Error(f"{name}: expected device cpu or cuda, got {device!r}") from None
     if device.type not in ("cpu", "cuda"):
         raise C3Error(f"{name}: expected device cpu or cuda, got {device}")
     return device
+
+
+def _quantized(dtype: torch.dtype) -> bool:
+    """Whether tensors of it have a scale beside their bytes; to be viewed as bytes would end the process."""
+    return str(dtype).startswith(("torch.qint", "torch.quint"))
 
 
 def _row_nbytes(name: str, tensor: torch.Tensor) -> int:
     if tensor.dim() == 0:
         raise C3Error(f"{name}: expected at least one dimension, to cut into blocks, got a scalar")
     return math.prod(tensor.shape[1:]) * tensor.element_size()
+
+
+def _require_sizes(argument: str, sizes: Sequence[int] | None) -> None:
+    if sizes is not None and not isinstance(sizes, (list, tuple)):
+        raise C3Error(f"{argument}: expected a list of integers, got {type(sizes).__name__}")
 
 
 def _split(

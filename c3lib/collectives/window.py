@@ -6,7 +6,6 @@ same collective runs where there is no GPU. :mod:`c3lib.collectives.ipc` is it f
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -14,15 +13,17 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from c3lib.collectives.board import SIGNALS, Board, new_file, poll, reached
+from c3lib.collectives.board import SIGNALS, Board, poll, reached
+from c3lib.collectives.shared import new_file, opened, word_of
 from c3lib.collectives.work import HostWork
+from c3lib.errors import C3Error
 
 
 class Place(NamedTuple):
     """Where peers may write.
 
     ``word`` tells a peer how to open it (None: there is nothing to write), ``target`` is what they write to as a rank
-    itself sees it (uint8, one dimension), ``fresh`` whether it still has a name that must go once all have opened it.
+    itself sees it (uint8, one dimension), ``fresh`` whether a file is kept open for it until all have opened it.
     """
 
     word: Any
@@ -107,9 +108,10 @@ class Window(Protocol):
 class HostBlock:
     """A piece of shared memory, mapped."""
 
-    def __init__(self, path: str, nbytes: int):
-        self.nbytes, self.word = nbytes, (path, nbytes)
-        self.bytes = torch.from_file(path, shared=True, size=nbytes, dtype=torch.uint8)
+    def __init__(self, word: str, nbytes: int):
+        self.nbytes, self.word = nbytes, (word, nbytes)
+        with opened(word) as path:
+            self.bytes = torch.from_file(path, shared=True, size=nbytes, dtype=torch.uint8)
 
     @property
     def address(self) -> int:
@@ -132,16 +134,15 @@ class HostWindow:
     def __init__(self, board: Board):
         self._board = board
         self._signals = board.rows["signals"]
-        self._named: list[str] = []  # files that have names yet
+        self._files: list[Any] = []  # open until all peers have opened them
         self._beside: HostBlock | None = None
-        self._opened: dict[tuple[int, str], torch.Tensor] = {}
+        self._opened: dict[tuple[int, Any], torch.Tensor] = {}
         self._last: HostWork | None = None
-        weakref.finalize(self, _unlink, self._named)
+        weakref.finalize(self, _close, self._files)
 
     def allocate(self, nbytes: int) -> HostBlock:
-        path = new_file(nbytes)
-        self._named.append(path)
-        return HostBlock(path, nbytes)
+        self._files.append(new_file(nbytes))
+        return HostBlock(word_of(self._files[-1]), nbytes)
 
     def place(self, output: torch.Tensor) -> Place:
         nbytes = output.numel()
@@ -155,13 +156,16 @@ class HostWindow:
         return Place(beside.word, beside.bytes[:nbytes], fresh)
 
     def open(self, peer: int, word: Any) -> torch.Tensor:
-        path, nbytes = word
-        if (peer, path) not in self._opened:
-            self._opened[peer, path] = HostBlock(path, nbytes).bytes
-        return self._opened[peer, path]
+        if (peer, word) not in self._opened:
+            try:
+                self._opened[peer, word] = HostBlock(*word).bytes
+            except OSError as error:
+                whose = f"memory of rank {self._board.names[peer]}"
+                raise C3Error(f"shared memory: {whose} cannot be opened: {error.strerror or 'it is gone'}") from None
+        return self._opened[peer, word]
 
     def opened(self) -> None:
-        _unlink(self._named)
+        _close(self._files)
 
     def usable(self) -> None:
         pass
@@ -221,9 +225,9 @@ class HostWindow:
         self._beside = None
 
 
-def _unlink(paths: list[str]) -> None:
-    while paths:
-        os.unlink(paths.pop())
+def _close(files: list[Any]) -> None:
+    while files:
+        files.pop().close()
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
