@@ -11,7 +11,9 @@ from device_cases import MIB, pause, transport
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from c3lib.backends.cuda import CudaBackend
 from c3lib.cuda.buffers import Buffers
+from c3lib.cuda.nccl import SHORT_NBYTES, VARIANTS
 from c3lib.cuda.path import prove_path
 from c3lib.cuda.region import Gate, timed
 from c3lib.cuda.rig import Rig
@@ -21,6 +23,8 @@ from c3lib.cuda.source import launch
 from c3lib.cuda.streams import Barrier, new_stream
 from c3lib.cuda.transport import CopyEngine, memory_side
 from c3lib.errors import C3Error
+from c3lib.hardware import load_node
+from c3lib.measure.links import link_groups
 from c3lib.transfer import KINDS, execute_on_host
 from c3lib.transfer.builders import BUILDERS, build_plan
 from c3lib.workload import Gemm
@@ -114,6 +118,22 @@ def test_f1_a_dropped_copy_is_noticed_whichever_it_is(cudas):
                 stream.sync()
             check = buffers.check(drop)
             assert check.wrong_nbytes == MIB // len(cudas)
+
+
+def test_f1_the_controls_of_all_that_the_experiments_measure_fire(cudas):
+    node = load_node("h200_2")
+    if len(cudas) != node.ranks or cudas[0].sms != node.gpu.cus:
+        pytest.skip("needs the two GPUs of h200_2")
+    backend = CudaBackend(node)
+    try:
+        link_groups(backend)
+        told = backend.about()["negative_control"]
+    finally:
+        backend.rig.close()
+    assert {name.split()[0] for name in told} == {"copy_engine", "sm_kernel", *VARIANTS}
+    for name, text in told.items():
+        left_out = f"every count {SHORT_NBYTES} bytes short" if name.startswith("nccl") else "copy 1 dropped"
+        assert all(said.startswith(left_out) and said.endswith(": noticed") for said in text.split(" / ")), name
 
 
 def test_m1_a_late_rank_holds_up_every_other(cudas):
