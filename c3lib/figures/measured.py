@@ -133,5 +133,5 @@ def finding_origin(origin: dict[str, Any]) -> style.Finding:
     text = "Measured on " + ", ".join(f"{name} {value}" for name, value in told.items())
     control = origin.get("negative_control") or {}
     fired = "; ".join(f"{name}: {what}" for name, what in control.items())
-    text += f". A copy was dropped on purpose, {fired}." if fired else ". Its provenance has **no negative control**."
+    text += f". Bytes were left out on purpose, {fired}." if fired else ". Its provenance has **no negative control**."
     return style.Finding(text)
