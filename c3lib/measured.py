@@ -68,7 +68,8 @@ def read_measured(node: str, experiment: str, folder: Path = FOLDER) -> tuple[pd
     """A table and its provenance.
 
     Raises:
-        C3Error: nothing of the kind was measured on that node, a schema is violated, or CSV and sidecar disagree.
+        C3Error: nothing of the kind was measured on that node, a schema is violated, CSV and sidecar disagree, or
+            no hardware ran the rows.
     """
     from c3lib.results import read_table
 

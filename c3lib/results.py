@@ -7,6 +7,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -65,14 +66,22 @@ def write_table(frame: pd.DataFrame, path: Path | str, **more: Any) -> Path:
         C3Error: rows that are not a measurement, or an error of the file system.
     """
     path = Path(path)
-    if "evidence" in frame and frame["evidence"].eq(NOT_A_MEASUREMENT).any():
-        raise C3Error(f"{path}: not written: rows that are {NOT_A_MEASUREMENT} are shown but never stored")
+    if why := _no_measurement(frame, more):
+        raise C3Error(f"{path}: not written: rows that are {NOT_A_MEASUREMENT} are shown but never stored ({why})")
     text = frame.to_csv(index=False, lineterminator="\n")
     digest = hashlib.sha256(text.encode()).hexdigest()
     sidecar = {"sha256": digest, "rows": len(frame), **provenance(**more)}
     described = json.dumps(sidecar, indent=2, sort_keys=True) + "\n"
     write_together({path: text.encode(), sidecar_path(path): described.encode()})
     return path
+
+
+def _no_measurement(frame: pd.DataFrame, about: Mapping[str, Any]) -> str:
+    """What says that no hardware ran the rows, whatever their evidence says: it is one word, and edited easily."""
+    for column in ("evidence", "path"):
+        if column in frame and frame[column].astype(str).str.startswith(NOT_A_MEASUREMENT).any():
+            return f"column {column} says so"
+    return f"stand_ins of its provenance: {about['stand_ins']}" if about.get("stand_ins") else ""
 
 
 def sidecar_path(path: Path | str) -> Path:
@@ -85,7 +94,8 @@ def read_table(path: Path | str, schema: Any = None) -> tuple[pd.DataFrame, dict
     """A table and its provenance; without a schema a table of results.
 
     Raises:
-        C3Error: schema violated, sidecar missing or not JSON, or a CSV that is not the one the sidecar describes.
+        C3Error: schema violated, sidecar missing or not JSON, a CSV that is not the one the sidecar describes, or rows
+            that no hardware ran.
     """
     from c3lib.schema import RESULTS, read_csv
 
@@ -100,6 +110,8 @@ def read_table(path: Path | str, schema: Any = None) -> tuple[pd.DataFrame, dict
     digest = hashlib.sha256(read_text(path).encode()).hexdigest()
     if digest != sidecar["sha256"]:
         raise C3Error(f"{path}: differs from the table that {side.name} describes (sha256 {digest[:12]}…)")
+    if why := _no_measurement(frame, sidecar):
+        raise C3Error(f"{path}: not read: its rows are {NOT_A_MEASUREMENT} ({why})")
     return frame, sidecar
 
 

@@ -11,7 +11,7 @@ from c3lib.measure.run import _require_sound, measure
 from c3lib.measured import FOLDER, TRANSPORTS, read_measured
 from c3lib.model import kernels
 from c3lib.model.contention import predict
-from c3lib.results import write_table
+from c3lib.results import sidecar_path, write_table
 from c3lib.strategy import STRATEGIES
 from c3lib.suites import load_suite
 
@@ -66,6 +66,18 @@ def test_a_table_that_is_labelled_as_another_is_refused(tmp_path, column, value)
     rows = pd.read_csv(FOLDER / "h200_1" / "conccl30_host.csv", nrows=20)
     write_table(rows.assign(**{column: value}), tmp_path / "h200_1" / "conccl30_host.csv")
     with pytest.raises(C3Error, match=rf"conccl30_host.csv: column {column} must be '(h200_1|conccl30_host)'"):
+        read_measured("h200_1", "conccl30_host", tmp_path)
+
+
+def test_rows_of_a_stand_in_are_not_measured_whatever_their_evidence_says(tmp_path):
+    rows = pd.read_csv(FOLDER / "h200_1" / "conccl30_host.csv", nrows=20)
+    table = write_table(rows, tmp_path / "h200_1" / "conccl30_host.csv", stand_ins=[])
+    read_measured("h200_1", "conccl30_host", tmp_path)
+    side = sidecar_path(table)
+    side.write_text(side.read_text().replace('"stand_ins": []', '"stand_ins": ["a double"]'))
+    with pytest.raises(
+        C3Error, match=r"conccl30_host\.csv: not read: .* \(stand_ins of its provenance: \['a double'\]"
+    ):
         read_measured("h200_1", "conccl30_host", tmp_path)
 
 

@@ -162,6 +162,34 @@ def test_what_is_not_a_measurement_is_refused_where_it_is_read_as_a_result(tmp_p
         read_table(path)
 
 
+STOOD_IN = ["the library is the tests' double of AMD's"]
+
+
+@pytest.mark.parametrize(
+    ("path", "about", "why"),
+    [
+        (f"{NOT_A_MEASUREMENT} ({STOOD_IN[0]}): sdma", {}, "column path says so"),
+        ("sdma", {"stand_ins": STOOD_IN}, "stand_ins of its provenance: .*double"),
+    ],
+)
+@pytest.mark.parametrize("evidence", ["measured", "modelled"])
+def test_another_word_for_evidence_makes_no_measurement(tmp_path, path, about, why, evidence):
+    """Rows of a stand-in keep saying so in two other places, which are looked at in writing and in reading."""
+    rows = ROWS.assign(evidence=evidence, verified=True, path="sdma")
+    rows.loc[7, "path"] = path
+    with pytest.raises(C3Error, match=rf"not written: .*never stored \({why}"):
+        write_table(rows, tmp_path / "table.csv", **about)
+    assert list(tmp_path.iterdir()) == []
+    table = write_table(rows.assign(path="sdma"), tmp_path / "table.csv", stand_ins=[])
+    read_table(table)
+    table.write_text(rows.to_csv(index=False, lineterminator="\n"))
+    digest = hashlib.sha256(table.read_bytes()).hexdigest()
+    side = sidecar_path(table)
+    side.write_text(json.dumps({**json.loads(side.read_text()), "sha256": digest, **about}))
+    with pytest.raises(C3Error, match=rf"table\.csv: not read: its rows are not a measurement \({why}"):
+        read_table(table)
+
+
 def test_what_is_not_a_measurement_is_shown_only_with_its_bytes_compared():
     with pytest.raises(C3Error, match="not a measurement rows failed the byte check"):
         publishable(ROWS.assign(evidence=NOT_A_MEASUREMENT, verified=False))
