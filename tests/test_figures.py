@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
+from c3lib.constants import NOT_A_MEASUREMENT
 from c3lib.errors import C3Error
 from c3lib.experiment import run_suite
 from c3lib.figures import (
@@ -266,6 +268,36 @@ def test_the_ladder_says_which_rungs_were_calibrated():
     assert set(status.drop(["c3_base", "c3_sp"])) == {"predicted"}
 
 
+@pytest.mark.parametrize(
+    ("evidence", "status", "told"),
+    [
+        ("measured", "measured against reported", ("Rungs measured against reported, which agree", "**differs**")),
+        (NOT_A_MEASUREMENT, NOT_A_MEASUREMENT, (f"**This is {NOT_A_MEASUREMENT}", "of which they say nothing")),
+    ],
+)
+def test_only_what_the_model_says_is_called_predicted_or_calibrated(evidence, status, told):
+    """The same rows with another evidence: a run's rungs stand beside what is reported, and predict nothing."""
+    modelled = run_suite()
+    rows = modelled.assign(evidence=evidence, verified=True, fraction_of_ideal=modelled["fraction_of_ideal"] - 0.2)
+    assert set(ladder.rungs(rows)["status"]) == {status}
+    shown = partition.with_rule(rows)
+    words = ladder.finding_ladder(rows) + "".join(
+        text.get_text()
+        for figure in (ladder.ladder(rows), partition.distribution(shown))
+        for text in figure.findobj(Text)
+    )
+    assert all(text in words for text in told)
+    assert "reported 0.72" in words  # what is reported stays in sight
+    assert not any(word in words for word in ("redicted", "alibrated", "missed", "*\n"))
+    assert "* calibrated" in style.stamp_of(partition.distribution(partition.with_rule(modelled)))
+
+
+def test_numbers_that_are_not_a_measurement_are_judged_by_nothing():
+    text = ladder.finding_ladder(run_suite().assign(evidence=NOT_A_MEASUREMENT, verified=True))
+    assert re.search(r"conccl_rp \d\.\d\d \(reported 0\.72\)", text)
+    assert re.search(r"Best speedup on mi300x_8: .* \(reported \d\.\d\dx\)", text)
+
+
 def test_findings_say_when_a_claim_fails():
     rows = run_suite()
     assert "missed" not in ladder.finding_ladder(rows)
@@ -286,6 +318,7 @@ def test_findings_of_rules_and_blame_are_marked_modelled():
     scores = partition.score_rows("h200_8", count=2)
     assert all("(modelled)" in line for line in partition.finding_losses(scores).splitlines() if line.startswith("- "))
     assert blame.finding(blame.blame_rows("h200_8")).startswith("(modelled) ")
+    assert timeline.finding(timeline.timeline_rows("h200_8", "", ["conccl"])).startswith("(modelled) ")
 
 
 def test_a_plan_that_is_not_proved_is_named():

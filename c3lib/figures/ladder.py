@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from c3lib.constants import NOT_A_MEASUREMENT
 from c3lib.experiment import summarise
 from c3lib.figures import style
 from c3lib.figures.reported import calibrated, elsewhere, reported
@@ -22,8 +23,9 @@ CLOSE = 0.05
 def rungs(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a strategy: mean fraction of ideal with its interval, the reported value, and how the two stand.
 
-    ``status`` is "calibrated" where the reported value set a constant of the node, "predicted" where it did not, empty
-    where nothing is reported.
+    ``status`` of modelled rungs is "calibrated" where the reported value set a constant of the node, "predicted" where
+    it did not; that of others is "measured against reported" or "not a measurement". It is empty where nothing is
+    reported.
     """
     table = summarise(rows)
     node = rows["node"].iloc[0]
@@ -31,7 +33,12 @@ def rungs(rows: pd.DataFrame) -> pd.DataFrame:
     keys = [f"fraction_of_ideal.{name}" for name in table["strategy"]]
     table["reported"] = [known[key].value if key in known else float("nan") for key in keys]
     table["deviation"] = table["fraction_of_ideal"] - table["reported"]
-    table["status"] = ["" if key not in known else "calibrated" if key in used else "predicted" for key in keys]
+    evidence = table["evidence"].iloc[0]
+    if evidence == "modelled":
+        status = ["calibrated" if key in used else "predicted" for key in keys]
+    else:
+        status = [evidence if evidence == NOT_A_MEASUREMENT else f"{evidence} against reported"] * len(keys)
+    table["status"] = [name if key in known else "" for name, key in zip(status, keys, strict=True)]
     return table.assign(node=node)
 
 
@@ -50,7 +57,7 @@ def ladder(rows: pd.DataFrame) -> Figure:
         text = f"{row.fraction_of_ideal:.2f}"
         if row.status:
             axis.plot([row.reported], [place - 0.27], **style.REPORTED)
-            text += f" · reported {row.reported:.2f}, {row.status}"
+            text += f" · reported {row.reported:.2f}" + (f", {row.status}" if evidence == "modelled" else "")
         axis.text(right * 1.04, place, text, va="center", color=style.GREY if row.status == "calibrated" else "#222222")
     names = [
         f"{name}\n(oracle)" if oracle else name for name, oracle in zip(table["strategy"], table["oracle"], strict=True)
@@ -72,21 +79,16 @@ def ladder(rows: pd.DataFrame) -> Figure:
 
 @style.labelled
 def finding_ladder(rows: pd.DataFrame) -> style.Finding:
-    """Which rungs the model meets, which it misses, which it was told; the best speedup; A2A against AG."""
+    """How the rungs stand to the reported ones, which the model was told; the best speedup; A2A against AG."""
     table, node = rungs(rows), rows["node"].iloc[0]
-    known, parts = reported(node), []
-    for row in table[table["status"] == "predicted"].itertuples():
-        met = "met" if abs(row.deviation) <= CLOSE else "**missed**"
-        parts.append(f"{row.strategy} {row.fraction_of_ideal:.2f} (reported {row.reported:.2f}, {met})")
-    told = ", ".join(table.loc[table["status"] == "calibrated", "strategy"])
+    known, evidence = reported(node), table["evidence"].iloc[0]
     best = table.loc[table["speedup_max"].idxmax()]
     dma, cu = table[table["strategy"].str.startswith("conccl")], table[~table["strategy"].str.startswith("conccl")]
-    text = f"Predicted rungs within {CLOSE:g} of the reported ones: {'; '.join(parts)}. " if parts else ""
-    text += f"Calibrated, so no evidence: {told}. " if told and parts else ""
+    text = _beside_reported(table, evidence)
     text += f"Best speedup on {node}: {best['speedup_max']:.2f}x by {best['strategy']}"
     if known:
-        met = "agrees" if abs(best["speedup_max"] - known["speedup.max"].value) <= CLOSE else "**missed**"
-        text += f" (reported {known['speedup.max'].value:.2f}x: {met})"
+        value = known["speedup.max"].value
+        text += f" (reported {value:.2f}x{_verdict(': ', evidence, best['speedup_max'] - value, 'agrees')})"
     gains = {kind: f"{gain:+.2f}x" for kind, gain in dma_gain(rows).items()}
     if len(gains) > 1:
         more = dma_gain(rows)["all-to-all"] > dma_gain(rows)["all-gather"]
@@ -103,6 +105,32 @@ def finding_ladder(rows: pd.DataFrame) -> style.Finding:
             "does, and the library's time is the collective's in every metric."
         )
     return style.Finding(text + elsewhere(node))
+
+
+def _beside_reported(table: pd.DataFrame, evidence: str) -> str:
+    """Sentences on the rungs that something is reported for; of modelled ones those that it did not set count."""
+    parts = [
+        f"{row.strategy} {row.fraction_of_ideal:.2f} (reported {row.reported:.2f}"
+        f"{_verdict(', ', evidence, row.deviation, 'met' if evidence == 'modelled' else 'agrees')})"
+        for row in table[~table["status"].isin(("", "calibrated"))].itertuples()
+    ]
+    if not parts:
+        return ""
+    heads = {
+        "modelled": f"Predicted rungs within {CLOSE:g} of the reported ones",
+        NOT_A_MEASUREMENT: "Rungs beside the reported ones, of which they say nothing",
+    }
+    head = heads.get(evidence, f"Rungs {evidence} against reported, which agree within {CLOSE:g}")
+    told = ", ".join(table.loc[table["status"] == "calibrated", "strategy"])
+    return f"{head}: {'; '.join(parts)}. " + (f"Calibrated, so no evidence: {told}. " if told else "")
+
+
+def _verdict(before: str, evidence: str, deviation: float, close: str) -> str:
+    """Whether a number is close to the reported one; only a prediction can miss it; empty for no measurement."""
+    if evidence == NOT_A_MEASUREMENT:
+        return ""
+    far = "**missed**" if evidence == "modelled" else "**differs**"
+    return before + (close if abs(deviation) <= CLOSE else far)
 
 
 def dma_gain(rows: pd.DataFrame) -> dict[str, float]:

@@ -60,7 +60,7 @@ def distribution(table: pd.DataFrame) -> Figure:
     import seaborn
 
     evidence, node = style.shown(table), table["node"].iloc[0]
-    known, told = reported(node), calibrated(node)
+    known, told = reported(node), calibrated(node) if evidence == "modelled" else set()
     order = [name for name in ("c3_base", "c3_sp", "c3_rp", BY_RULE, "c3_sp_rp") if name in table["strategy"].values]
     colours = {**style.STRATEGY, BY_RULE: style.STRATEGY["c3_rp"]}
     figure, axis = style.canvas(height_in=3.9)
@@ -88,7 +88,7 @@ def distribution(table: pd.DataFrame) -> Figure:
     axis.text(len(order) - 0.5, 1, "ideal", ha="right", va="bottom", color="#444444")
     axis.axhline(0, color=style.FAINT, lw=0.9, zorder=0)
     axis.set(xlabel="", ylabel="fraction of ideal speedup", xlim=(-0.5, len(order) - 0.45))
-    note = "bar: mean" + (", * calibrated" if known else "")
+    note = "bar: mean" + (", * calibrated" if told and known else "")
     style.stamp(figure, evidence, node, f"{table['scenario'].nunique()} scenarios", note, bool(known))
     return figure
 

@@ -87,4 +87,4 @@ def finding(rows: pd.DataFrame) -> style.Finding:
             longest = (own["end_s"] - own["start_s"]).groupby(own["limited_by"]).sum()
             limits.append(f"{TASK[task]} mostly by {longest.idxmax()}")
         parts.append(f"{name} ends after {part['end_s'].max() * 1e3:.2f} ms ({', '.join(limits)})")
-    return style.Finding(f"{rows['scenario'].iloc[0]}: {'; '.join(parts)}.")
+    return style.Finding(f"({style.shown(rows)}) {rows['scenario'].iloc[0]}: {'; '.join(parts)}.")

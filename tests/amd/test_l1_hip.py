@@ -120,6 +120,8 @@ def test_a_notebook_runs_from_end_to_end_and_says_that_it_is_not_a_measurement(
     assert result.published
     cells = json.loads((tmp_path / "build" / f"{name}.ipynb").read_text())["cells"]
     said = ["".join(o["data"].get("text/markdown", "")) for c in cells for o in c.get("outputs", []) if "data" in o]
-    of_rows = [text for text in said if text and not text.startswith("(modelled)")]
-    assert any(text.startswith("**This is not a measurement: no GPU ran it.**") for text in of_rows)
+    of_rows = [text for text in said if text and not text.startswith("(modelled) ")]
+    assert of_rows
+    assert all(text.startswith("**This is not a measurement: no GPU ran it.**") for text in of_rows), of_rows
     assert "measured" not in "".join(said)
+    assert not any(word in "".join(of_rows) for word in ("redicted", "alibrated", "missed"))
