@@ -271,7 +271,7 @@ def test_the_ladder_says_which_rungs_were_calibrated():
 @pytest.mark.parametrize(
     ("evidence", "status", "told"),
     [
-        ("measured", "measured against reported", ("Rungs measured against reported, which agree", "**differs**")),
+        ("measured", "measured against reported", ("Rungs measured against reported (to agree", "**differs**")),
         (NOT_A_MEASUREMENT, NOT_A_MEASUREMENT, (f"**This is {NOT_A_MEASUREMENT}", "of which they say nothing")),
     ],
 )

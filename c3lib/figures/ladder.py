@@ -120,7 +120,7 @@ def _beside_reported(table: pd.DataFrame, evidence: str) -> str:
         "modelled": f"Predicted rungs within {CLOSE:g} of the reported ones",
         NOT_A_MEASUREMENT: "Rungs beside the reported ones, of which they say nothing",
     }
-    head = heads.get(evidence, f"Rungs {evidence} against reported, which agree within {CLOSE:g}")
+    head = heads.get(evidence, f"Rungs {evidence} against reported (to agree is to lie within {CLOSE:g})")
     told = ", ".join(table.loc[table["status"] == "calibrated", "strategy"])
     return f"{head}: {'; '.join(parts)}. " + (f"Calibrated, so no evidence: {told}. " if told else "")
 
