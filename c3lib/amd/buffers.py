@@ -71,7 +71,7 @@ class Buffers:
         self.runtime, self.gpus, self.plan = runtime, list(gpus), plan
         self.link_nbytes = int(copies["nbytes"][self.chosen].sum())
         self.abandoned = False
-        """Set when an engine hangs that may still touch the buffers: they are then never given back."""
+        """Set when an engine or a kernel may still touch the buffers, unwatched: they are then never given back."""
         self._held: list[Buffer] = []
         self._sent: tuple[int, list[np.ndarray]] | None = None  # the pattern of an iteration, a send buffer each
         self._threads = ThreadPoolExecutor(min(plan.ranks, os.cpu_count() or 1), "c3-buffers")
@@ -172,6 +172,10 @@ class Buffers:
             if any(got[0] == POISON for _, got in self._read(copy.dst_rank, last, 1, limit_s)):
                 found.append(copy)
         return found
+
+    def abandon(self) -> None:
+        """Something may touch the buffers for as long as the process lives: see :attr:`abandoned`."""
+        self.abandoned = True
 
     def close(self) -> None:
         """Give the memory back; the buffers are of no use then."""

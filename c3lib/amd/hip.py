@@ -125,6 +125,7 @@ class Hip:
             with self.torch.cuda.device(self.indices[rank]):
                 kind = self._hip.hipMallocSignalMemory
                 self._flags[rank] = Flag(int(self._call("making a flag", "hipExtMallocWithFlags", 8, kind)))
+                self._flags[rank].open()  # to turn 0, that is shut for the first: HIP's signals are made with a 1
         return self._flags[rank]
 
     def wait_for(self, stream: Stream, flag: Flag) -> None:

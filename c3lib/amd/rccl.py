@@ -104,9 +104,12 @@ class Rccl:
         self._count = self._shard if drop is None else max(self._shard - SHORT_NBYTES, 0)
         for buffer in buffers.send:  # within one process RCCL may read it from a peer's GPU; a plan opens what it needs
             runtime.allow(buffer, buffers.gpus)
-        self._enqueue(self._streams)
-        hip.synchronize()
-        kernels = recorded(hip, lambda: self._enqueue(self._streams))
+        self.work(None).warm()
+        try:
+            kernels = recorded(hip, lambda: self._enqueue(self._streams))
+        except BaseException:
+            buffers.abandon()
+            raise
         self.blocks = max(blocks for _, blocks in kernels)
         names = ", ".join(f"{name} x {count}" for name, count in Counter(name for name, _ in kernels).items())
         where = f" on {mask}" if mask else ""
@@ -116,7 +119,8 @@ class Rccl:
         """The collective, launched after the kernels of ``after`` if those are on streams."""
         behind = after if isinstance(after, HipWork) else None
         what = f"RCCL's {self._buffers.plan}"
-        return HipWork(self._runtime, self._hip, self._streams, self._enqueue, what, behind)
+        abandon = self._buffers.abandon
+        return HipWork(self._runtime, self._hip, self._streams, self._enqueue, what, behind, abandon)
 
     def _enqueue(self, streams: Sequence[Stream]) -> None:
         ranks = range(len(streams))

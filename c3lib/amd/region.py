@@ -28,23 +28,36 @@ def timed(gemm: Work | None, transfer: Work | None, gemm_first: bool = True, lim
     works = [work for name in order if (work := parts[name]) is not None]
     if not works:
         raise C3Error("amd: a region needs a GEMM, a transfer or both")
-    submitted: list[Work] = []
     for work in works:
         work.ready()
+    running: list[Work] = []
     try:
+        _submit(works, running)
         for work in works:
-            work.submit()
-            submitted.append(work)
-    finally:
-        _release(submitted)
-    for work in works:
-        work.wait(limit_s)
+            work.wait(limit_s)
+            running.remove(work)
+    except BaseException:  # Ctrl-C too: GPUs go on, whichever of the two failed
+        for work in running:
+            work.give_up()
+        raise
     found = {}
     for name, part in parts.items():
         late_s = part.released_s - works[0].released_s if part is not None else 0.0
         start_s, end_s = part.times() if part is not None else NOTHING
         found[name] = (start_s + late_s, end_s + late_s)
     return Times(*found["gemm"], *found["transfer"])
+
+
+def _submit(works: Sequence[Work], running: list[Work]) -> None:
+    """Submit all, then open every gate. ``running`` gets each that may have begun, the one that fails too."""
+    submitted: list[Work] = []
+    try:
+        for work in works:
+            running.append(work)
+            work.submit()
+            submitted.append(work)
+    finally:
+        _release(submitted)
 
 
 def _release(works: Sequence[Work]) -> None:

@@ -62,7 +62,7 @@ class Rig:
             self._forget()
             hip = self.hip
             self._gemm = HipGemm(self.runtime, hip, gemm) if hip else CpuGemm(self.runtime, len(self.gpus), gemm)
-        if plan is not None and (self._buffers is None or self._plan != str(plan)):
+        if plan is not None and (self._buffers is None or self._buffers.abandoned or self._plan != str(plan)):
             self._transports.clear()
             if self._buffers is not None:
                 self._buffers.close()

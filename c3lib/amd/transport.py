@@ -122,7 +122,7 @@ class SdmaCopies:
                 for each in step:
                     self._await(each, until_s, limit_s, step)
         except BaseException:  # Ctrl-C too: the engines go on
-            self._give_up()
+            self.give_up()
             raise
 
     def _await(self, each: _Counted, until_s: float, limit_s: float, step: Sequence[_Counted]) -> None:
@@ -180,13 +180,14 @@ class SdmaCopies:
                 self._submitted += 1
         except BaseException as error:
             self.gate.set(0)
-            self._give_up()
+            self.give_up()
             if isinstance(error, C3Error):
                 raise C3Error(f"{self.buffers.plan}, copy {self._submitted} of {self.copies}: {error}") from error
             raise
 
-    def _give_up(self) -> None:
-        self.buffers.abandoned = True
+    def give_up(self) -> None:
+        """Engines may go on: the buffers are of no use any more, and never given back."""
+        self.buffers.abandon()
         _hanging.append(self)
 
     def _say(self, issue: Issue) -> str:

@@ -21,6 +21,10 @@ ENQUEUE_LIMIT_S = 5.0
 """So long kernels may take to be queued; then the gate opens, in case they are waiting for it."""
 
 
+_hanging: list[HipWork] = []
+"""Work that was given up: its streams and operands are kept for as long as the process lives."""
+
+
 class Work(Protocol):
     """One of the two kernels of a region. ``released_s`` is on the runtime's clock, ``times()`` since then."""
 
@@ -38,6 +42,9 @@ class Work(Protocol):
     def wait(self, limit_s: float = LIMIT_S) -> None:
         """Wait until the work is done; raises :class:`C3Error` when it is not within ``limit_s``."""
 
+    def give_up(self) -> None:
+        """It may go on, unwatched: what it touches is never given back."""
+
     def times(self) -> tuple[float, float]:
         """When it began and ended: seconds since ``released_s``, the first of all GPUs and the last."""
 
@@ -48,6 +55,7 @@ class HipWork:
     The gate is a flag that each stream's queue waits for. Behind it the stream records an event, taken to be at the
     moment when the host opened the gate: times are too early by as long as a queue takes to see host memory,
     some microseconds. With ``after``, streams wait for the events of that work instead: its kernels are launched first.
+    ``abandon`` is called when the work is given up: memory that the kernels touch and nobody here owns is kept then.
     """
 
     def __init__(
@@ -58,7 +66,9 @@ class HipWork:
         enqueue: Callable[[Sequence[Stream]], None],
         what: str,
         after: HipWork | None = None,
+        abandon: Callable[[], None] | None = None,
     ) -> None:
+        self._abandon = abandon
         self.released_s, self.released = 0.0, False
         self.streams, self.what = list(streams), what
         self._runtime, self._hip, self._enqueue, self._after = runtime, hip, enqueue, after
@@ -69,8 +79,12 @@ class HipWork:
 
     def warm(self) -> None:
         """Run the kernels without a gate: what is loaded or allocated for the first time may wait for the GPU."""
-        self._enqueue(self.streams)
-        self._hip.synchronize()
+        try:
+            self._enqueue(self.streams)
+            self._hip.synchronize()
+        except BaseException:
+            self.give_up()
+            raise
 
     def ready(self) -> None:
         """Wait until the GPUs have nothing to do."""
@@ -117,6 +131,12 @@ class HipWork:
         while not all(mark.query() for mark in self._marks[1]):
             if time.monotonic() > until_s:
                 raise C3Error(f"amd: {self.what} has not ended after {limit_s:g} s; the GPU hangs or is lost")
+
+    def give_up(self) -> None:
+        """Keep what the kernels may still touch."""
+        _hanging.append(self)
+        if self._abandon is not None:
+            self._abandon()
 
     def times(self) -> tuple[float, float]:
         """By HIP events."""
@@ -170,6 +190,9 @@ class CpuWork:
             raise C3Error(f"amd: {self.what} has not ended after {limit_s:g} s")
         if self._error is not None:
             raise self._error
+
+    def give_up(self) -> None:
+        """Nothing to do: the thread keeps what it uses."""
 
     def times(self) -> tuple[float, float]:
         """By the runtime's clock."""

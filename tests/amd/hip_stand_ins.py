@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ class Bindings:
 
     def __init__(self, places: list[str], fails: dict[str, Any] | None = None) -> None:
         self.places, self.fails, self.said, self.masks = places, fails or {}, [], {}
+        self.memory: list[ctypes.c_uint64] = []
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("hip"):
@@ -38,8 +40,15 @@ class Bindings:
             return handle
         if name == "hipExtStreamGetCUMask":
             arguments[2][:] = self.masks[arguments[0]]
-        known = {"hipGetDeviceCount": len(self.places), "hipRuntimeGetVersion": 60443484, "hipExtMallocWithFlags": 64}
-        return known.get(name)
+        if name == "hipExtMallocWithFlags":  # such memory is a signal, and HIP makes signals with a 1
+            self.memory.append(ctypes.c_uint64(1))
+            return ctypes.addressof(self.memory[-1])
+        return {"hipGetDeviceCount": len(self.places), "hipRuntimeGetVersion": 60443484}.get(name)
+
+    def open_gates(self) -> list[bool]:
+        """Of each wait of a stream so far, whether it would go on now."""
+        waits = [said[2:4] for said in self.said if said[0] == "hipStreamWaitValue64"]
+        return [ctypes.c_uint64.from_address(address).value >= value for address, value in waits]
 
 
 class Torch:

@@ -112,10 +112,13 @@ def test_two_copies_of_the_library_are_refused(tmp_path):
 
 def hip_work(there, said, after=None):
     streams = [there.stream(rank) for rank in range(2)]
-    flags = {0: hip.Flag(0), 1: hip.Flag(0)}
-    there._flags = flags
-    for flag in flags.values():  # the address is nobody's: it is not written to
-        flag.open = lambda: there.torch.log.append(("flag", "opens"))
+    for flag in map(there.flag, range(2)):
+
+        def opens(flag=flag):
+            there.torch.log.append(("flag", "opens"))
+            hip.Flag.open(flag)
+
+        flag.open = opens
     return HipWork(RUNTIME, there, streams, lambda on: there.torch.log.append(("enqueue", said)), said, after)
 
 
@@ -127,11 +130,21 @@ def test_kernels_are_queued_behind_a_flag_and_timed_from_the_event_just_behind_i
     first, second = ("whole 0 0", "records"), ("whole 1 0", "records")
     assert queued == [first, first, second, second, ("enqueue", "gemm"), first, second]
     waits = [said[2:4] for said in bindings.said if said[0] == "hipStreamWaitValue64"]
-    assert waits == [(0, 1), (0, 1)]  # address, and the turn that is waited for
+    assert waits == [(there.flag(rank).address, 1) for rank in range(2)]  # and the turn that is waited for
     made.release()
     made.wait()
     assert there.torch.log[-2:] == [("flag", "opens")] * 2
     assert made.times() == (0.001, 0.004)  # opened at 0 and 2, begun at 1 and 3, ended at 4 and 5
+
+
+def test_the_gate_is_shut_for_every_run_until_it_is_opened(opened):
+    there, bindings = opened()
+    made = hip_work(there, "gemm")
+    for run in range(3):
+        made.submit()
+        assert bindings.open_gates() == [True, True] * run + [False, False]
+        made.release()
+        assert all(bindings.open_gates())
 
 
 def test_what_is_launched_second_waits_for_the_first_ones_event_and_has_no_gate(opened):
@@ -212,6 +225,30 @@ def test_no_gate_stays_shut_when_something_fails(fails):
         timed(*parts)
     released = {line for line in log if line.startswith("release")}
     assert released == ({"release gemm"} if fails == "submit" else {"release gemm", "release sdma"})
+    assert log[-2:] == ["give_up gemm", "give_up sdma"]  # what failed may have begun
+
+
+@pytest.mark.parametrize(("who", "left"), [("gemm", ["gemm", "sdma"]), ("sdma", ["sdma"])])
+def test_what_nobody_waits_for_any_more_is_given_up(who, left):
+    log = []
+    parts = [Part(name, log, 0.0, "wait" if name == who else "") for name in ("gemm", "sdma")]
+    with pytest.raises(C3Error, match=f"{who} cannot wait"):
+        timed(*parts)
+    assert [line for line in log if line.startswith("give_up")] == [f"give_up {name}" for name in left]
+
+
+def test_kernels_that_hang_keep_what_they_touch(opened, monkeypatch):
+    monkeypatch.setattr(work, "_hanging", [])
+    there, kept = opened()[0], []
+    made = HipWork(RUNTIME, there, [there.stream(0)], lambda on: None, "rccl", abandon=lambda: kept.append("buffers"))
+    monkeypatch.setattr(made, "submit", lambda: None)  # its events never come
+    with pytest.raises(C3Error, match=r"rccl has not ended after 0\.01 s"):
+        timed(None, made, limit_s=0.01)
+    assert (work._hanging, kept) == ([made], ["buffers"])
+    monkeypatch.setattr(there, "synchronize", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        made.warm()
+    assert kept == ["buffers"] * 2
 
 
 def test_the_stand_in_waits_for_its_gate_and_hands_errors_on():
@@ -299,7 +336,7 @@ def rccl_of(opened, monkeypatch, kind, drop=None, mask=None, nbytes=1024):
     monkeypatch.setattr(rccl, "clique", lambda hip: clique)
     monkeypatch.setattr(rccl, "recorded", lambda hip, run: [run(), ("ncclDevKernel", 28), ("ncclDevKernel", 28)][1:])
     buffers = SimpleNamespace(
-        plan=build_plan(kind, nbytes, 2, "mesh"), send=["send of 0", "send of 1"], gpus=GPUS,
+        abandon=lambda: None, plan=build_plan(kind, nbytes, 2, "mesh"), send=["send of 0", "send of 1"], gpus=GPUS,
         address=lambda rank, buffer: (1000 if buffer == SEND else 5000) + 1000 * rank,
     )  # fmt: skip
     runtime = SimpleNamespace(now_s=time.monotonic, allow=lambda *what: allowed.append(what))
@@ -320,6 +357,14 @@ def test_rccl_exchanges_blocks_with_peers_on_the_cus_of_its_mask(opened, monkeyp
     made, asked = rccl_of(opened, monkeypatch, "all-to-all", mask=CuMask.of(8, cus=304, xcds=8))
     assert asked == ("exchange", [1000, 2000], [5000, 6000], 512, 512, [4096, 4097])
     assert made.path.startswith("RCCL 2.22.3 on 8 of 304 CUs, 1 on each of 8 XCDs: ")
+
+
+def test_buffers_are_kept_when_rccl_may_still_touch_them(opened, monkeypatch):
+    made, _ = rccl_of(opened, monkeypatch, "all-gather")
+    kept = []
+    made._buffers.abandon = lambda: kept.append(True)
+    made.work(None).give_up()
+    assert kept == [True]
 
 
 def test_rccl_needs_equal_shards(opened, monkeypatch):
