@@ -135,7 +135,8 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Write every row to this CSV, its provenance beside it.")] = None,
     json: Json = False,
 ) -> None:
-    """Run a suite under strategies: means over the scenarios, and on request every row as CSV.
+    """Run a suite under strategies: means over the scenarios, and on request every row as CSV. Where a row's bytes
+    were wrong there are no means, only the CSV.
 
     \b
     Example:
@@ -149,10 +150,10 @@ def run(
     from c3lib.strategy import STRATEGIES
 
     rows = run_suite(node, suite, strategies or list(STRATEGIES), backend, repeats)
+    if out is not None:  # rows that failed their byte check too, marked as such: they are what to look at then
+        write_table(rows, out, node=node, suite=suite, backend=backend, repeats=repeats, seed=0)
     means = summarise(rows)
     evidence = means["evidence"].iloc[0]
-    if out is not None:
-        write_table(rows, out, node=node, suite=suite, backend=backend, repeats=repeats, seed=0)
     content = {"node": node, "suite": suite, "backend": backend, "evidence": evidence, "out": out}
     text = listings.of_summary(f"{suite} on {node} by {backend} ({evidence})", means)
     text += f"\n\n{listings.written(out, len(rows))}" if out is not None else ""

@@ -13,6 +13,7 @@ from c3lib import metrics
 from c3lib.backends.base import AD_HOC, Backend, Timings, open_backend
 from c3lib.errors import C3Error
 from c3lib.hardware import Node, load_node
+from c3lib.results import require_compared
 from c3lib.strategy import STRATEGIES, Strategy, strategy
 from c3lib.suites import load_suite, require_sized
 from c3lib.workload import Scenario, length_class, whole
@@ -141,12 +142,14 @@ def summarise(rows: pd.DataFrame, by: Sequence[str] = ("strategy",), seed: int =
     (mean I), ``oracle``, ``evidence``.
 
     Raises:
-        C3Error: rows of two nodes, suites, backends or kinds of evidence that ``by`` does not keep apart.
+        C3Error: rows of two nodes, suites, backends or kinds of evidence that ``by`` does not keep apart; rows that a
+            device ran and that failed their byte check.
     """
     apart = ["node", "suite", "backend", "evidence"]
     for name in apart:
         if name not in by and rows[name].nunique() > 1:
             raise C3Error(f"results: a mean over more than one {name}: {', '.join(sorted(rows[name].unique()))}")
+    require_compared(rows)
     arms = [*apart, "scenario", "strategy"]
     numbers = ["fraction_of_ideal", "speedup", "ideal"]
     keep = [name for name in dict.fromkeys([*by, "oracle"]) if name not in arms]

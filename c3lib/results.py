@@ -128,13 +128,22 @@ def publishable(frame: pd.DataFrame) -> pd.DataFrame:
         raise C3Error(f"results: evidence must not be mixed in one series, found {', '.join(kinds)}")
     if kinds[0] not in (*EVIDENCE, NOT_A_MEASUREMENT):
         raise unknown("evidence", kinds[0], EVIDENCE)
+    return require_compared(frame)
+
+
+def require_compared(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame itself, if the bytes of every row that a device ran were compared and right; a model moves none.
+
+    Raises:
+        C3Error: how many rows failed, and the first of them.
+    """
+    ran = frame["evidence"].isin(("measured", NOT_A_MEASUREMENT))
     # Compared with True: an empty or foreign value is not a verification.
-    compared = frame["evidence"].isin(("measured", NOT_A_MEASUREMENT))
-    unverified = frame[compared & ~frame["verified"].eq(True).astype(bool)]
+    unverified = frame[ran & ~frame["verified"].eq(True).astype(bool)]
     if len(unverified):
         row = unverified.iloc[0]
         raise C3Error(
-            f"results: {len(unverified)} {kinds[0]} rows failed the byte check, "
+            f"results: {len(unverified)} {row['evidence']} rows failed the byte check, "
             f"first {row['scenario']} under {row['strategy']}"
         )
     return frame

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import c3lib
 from c3lib.cli import app
+from c3lib.experiment import run_suite
 from c3lib.files import ROOT
 from c3lib.hardware import node_names
 from c3lib.results import read_table
@@ -169,6 +170,20 @@ def test_run_writes_rows_and_provenance_that_can_be_read_back(tmp_path):
     again = tmp_path / "again.csv"
     invoke("run", "--strategy", "conccl", "--strategy", "c3_rp", "--out", str(again), "--repeats", "3")
     assert again.read_bytes() == out.read_bytes()
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
+def test_run_with_wrong_bytes_gives_no_means_but_keeps_the_rows(tmp_path, monkeypatch, more):
+    rows = run_suite(strategies=["conccl", "c3_rp"]).assign(evidence="measured", verified=True, path="by hand")
+    rows.loc[7, "verified"] = False
+    monkeypatch.setattr("c3lib.experiment.run_suite", lambda *given: rows)
+    out = tmp_path / "rows.csv"
+    result = invoke("run", "--backend", "cuda", "--out", str(out), *more)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    first = rows.loc[7]
+    one_sentence(result, f"1 measured rows failed the byte check, first {first['scenario']} under {first['strategy']}")
+    assert read_table(out)[0]["verified"].tolist() == rows["verified"].tolist()
 
 
 def test_run_takes_all_strategies_by_default():

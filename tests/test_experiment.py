@@ -9,6 +9,7 @@ from model_cases import H200, MI300X, cases
 from c3lib import experiment
 from c3lib.backends.base import Timings, backend_names, open_backend
 from c3lib.backends.modelled import Modelled
+from c3lib.constants import NOT_A_MEASUREMENT
 from c3lib.errors import C3Error
 from c3lib.experiment import run_suite, summarise
 from c3lib.schema import RESULTS, check
@@ -150,6 +151,7 @@ def frame_of(*rows):
         "evidence": "modelled",
         "oracle": False,
         "collective": "all-gather",
+        "verified": True,
     }
     return pd.DataFrame([dict(zip(columns, row, strict=True)) for row in rows]).assign(**same)
 
@@ -197,6 +199,18 @@ def test_what_must_not_be_averaged_is_not(column):
     with pytest.raises(C3Error, match=f"a mean over more than one {column}: "):
         summarise(both)
     assert summarise(both, by=(column, "strategy"))["fraction_of_ideal"].tolist() == [0.2, 0.6]
+
+
+@pytest.mark.parametrize("evidence", ["measured", NOT_A_MEASUREMENT])
+@pytest.mark.parametrize("value", [False, None, float("nan")])
+def test_wrong_bytes_have_no_mean(evidence, value):
+    rows = frame_of(("a", "x", 0, 0.2, 1.2, 2.0), ("b", "x", 0, 0.4, 1.2, 1.5), ("b", "y", 0, 0.4, 1.2, 1.5))
+    rows = rows.assign(evidence=evidence).astype({"verified": object})
+    assert summarise(rows)["scenarios"].tolist() == [2, 1]
+    rows.loc[1, "verified"] = value
+    with pytest.raises(C3Error, match=f"^results: 1 {evidence} rows failed the byte check, first b under x$"):
+        summarise(rows)
+    assert summarise(rows.assign(evidence="modelled"))["scenarios"].tolist() == [2, 1]  # a model moves no bytes
 
 
 def test_the_ladder_of_the_suite():

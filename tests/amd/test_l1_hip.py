@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -88,11 +89,15 @@ def test_what_cannot_be_run_is_one_sentence(c3: C3, variables: dict[str, str], w
     assert done.stderr.count("\n") == 1, done.stderr
 
 
-def test_a_dropped_copy_leaves_its_row_unverified(c3: C3) -> None:
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
+def test_a_dropped_copy_ends_in_one_sentence_and_no_means(c3: C3, more: list[str]) -> None:
     """Engine 4 copies one shard for each GPU in a run; its proofs, one a GPU, come first."""
-    done = c3(*of_suite("--strategy", "conccl", "--json"), C3_DOUBLE_FAULT="drop -1 4 20")
-    assert done.returncode == 0, done.stderr
-    assert sorted(row["verified"] for row in json.loads(done.stdout)["rows"]) == [False, True, True, True]
+    done = c3(*of_suite("--strategy", "conccl", *more), C3_DOUBLE_FAULT="drop -1 4 20")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert re.fullmatch(
+        r"c3: results: 1 not a measurement rows failed the byte check, first \S+ under conccl\n", done.stderr
+    )
 
 
 def test_measuring_is_refused_before_anything_is_written(c3: C3, tmp_path: Path) -> None:
