@@ -48,7 +48,6 @@ class HipGemm(Launcher):
     def __init__(self, runtime: Runtime, hip: Hip, gemm: Gemm) -> None:
         self.gemm, self.path = gemm, f"torch {hip.torch.__version__} on HIP {hip.version}"
         self._runtime, self._hip = runtime, hip
-        self._streams: dict[CuMask | None, list[Stream]] = {}
         try:
             self._operands = [
                 Operands(hip.torch, f"cuda:{index}", gemm, seed) for seed, index in enumerate(hip.indices)
@@ -58,8 +57,7 @@ class HipGemm(Launcher):
 
     def work(self, turn: int, mask: CuMask | None, after: Work | None = None) -> HipWork:
         """See :class:`Launcher`."""
-        if mask not in self._streams:
-            self._streams[mask] = [self._hip.stream(rank, mask) for rank in range(len(self._operands))]
+        streams = [self._hip.stream(rank, mask, user="gemm") for rank in range(len(self._operands))]
 
         def enqueue(streams: Sequence[Stream]) -> None:
             torch = self._hip.torch
@@ -68,7 +66,7 @@ class HipGemm(Launcher):
                     operands.multiply(turn)
 
         behind = after if isinstance(after, HipWork) else None
-        return HipWork(self._runtime, self._hip, self._streams[mask], enqueue, f"GEMM {self.gemm}", behind)
+        return HipWork(self._runtime, self._hip, streams, enqueue, f"GEMM {self.gemm}", behind)
 
 
 class CpuGemm(Launcher):

@@ -60,6 +60,7 @@ class Hip:
         self.torch = rocm_torch()
         self.gpus = list(gpus)
         self._flags: dict[int, Flag] = {}
+        self._streams: dict[tuple, Stream] = {}
         self._hip = self._bindings()
         self.version = str(self._call("reading its version", "hipRuntimeGetVersion"))
         require_one_library()
@@ -101,13 +102,21 @@ class Hip:
             )
         return [places[gpu.pci.lower()] for gpu in self.gpus]
 
-    def stream(self, rank: int, mask: CuMask | None = None, high: bool = False) -> Stream:
+    def stream(self, rank: int, mask: CuMask | None = None, high: bool = False, user: str = "") -> Stream:
         """A stream of a rank's GPU: whole, with ``high`` at the highest priority, or with a mask, which has none.
+
+        A ``user`` gets the same one each time. A masked stream has a queue of the GPU to itself, and a process has no
+        more than some 1,000 of those; torch's whole ones come round again after 32, to another user maybe.
 
         Raises:
             C3Error: HIP refuses the mask, or the stream does not have it when it is read back.
         """
-        index = self.indices[rank]
+        key = (rank, mask, high, user)
+        if key not in self._streams:
+            self._streams[key] = self._made(self.indices[rank], mask, high)
+        return self._streams[key]
+
+    def _made(self, index: int, mask: CuMask | None, high: bool) -> Stream:
         with self.torch.cuda.device(index):
             if mask is None:
                 return Stream(index, self.torch.cuda.Stream(index, priority=-1 if high else 0))

@@ -99,7 +99,7 @@ class Rccl:
         if plan.nbytes % plan.ranks or not plan.nbytes:
             raise C3Error(f"{plan}: rccl needs equal shards, so a number of bytes that {plan.ranks} divides")
         self._runtime, self._hip, self._buffers, self._clique = runtime, hip, buffers, clique(hip)
-        self._streams = [hip.stream(rank, mask, high) for rank in range(plan.ranks)]
+        self._streams = [hip.stream(rank, mask, high, user="rccl") for rank in range(plan.ranks)]
         self._shard = plan.nbytes // plan.ranks
         self._count = self._shard if drop is None else max(self._shard - SHORT_NBYTES, 0)
         for buffer in buffers.send:  # within one process RCCL may read it from a peer's GPU; a plan opens what it needs

@@ -71,6 +71,18 @@ def test_a_masked_stream_has_the_words_of_its_mask(opened):
     assert (stream.handle, stream.index, stream.mask) == (4096, 1, MASK)
 
 
+def test_streams_are_made_once_for_each_user(opened):
+    there, bindings = opened()
+    for mask in (MASK, None):
+        works = [HipGemm(RUNTIME, there, Gemm(size, 8, 8)).work(1, mask) for size in (8, 16)]
+        first, second = (work.streams for work in works)
+        assert all(one is other for one, other in zip(first, second, strict=True))
+        assert first[0] is not first[1]
+        assert there.stream(0, mask, user="rccl") is not first[0]
+    made = [said for said in bindings.said if said[0] == "hipExtStreamCreateWithCUMask"]
+    assert len(made) == 3  # the GEMM's on two GPUs, and RCCL's on one
+
+
 def test_a_mask_that_does_not_read_back_is_refused(opened):
     there, bindings = opened()
     bindings._value = lambda name, arguments: 4096  # nothing is written into the words that are read back
