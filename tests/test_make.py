@@ -197,7 +197,8 @@ def test_ctrl_c_leaves_no_kernel_and_nothing_half_written(project, write_noteboo
 def test_help_is_the_default_and_names_every_target(project):
     status, out, err = project.make(own_env=False)
     assert (status, err) == (0, "")
-    for target in ("figures", "test", "test-device", "lab", "report", "bench", "lint", "clean", "help"):
+    checks, others = ("test", "test-amd", "test-device", "lint", "bench"), ("figures", "measure", "lab", "report")
+    for target in (*checks, *others, "clean", "help"):
         assert re.search(rf"^  {target} +\S", out, re.M)
     assert not (project.folder / ".venv").exists()
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from c3lib.amd.runtime import Runtime
     from c3lib.amd.signals import Signal
 
-PACKET_NBYTES = (1 << 22) - 1
-"""The library splits a copy into packets of at most this size."""
+PACKET_NBYTES = 0x3FFFE0  # 4 MiB - 32
+"""A bound for counting: no copy of this size is ever more than one packet. ROCr 6.1.2 splits there with
+``HSA_ENABLE_SDMA_COPY_SIZE_OVERRIDE=0``; by default its packets are larger, 64 MiB being one."""
 
 QUEUE_PACKETS = 4096
 """Packets that may wait in an engine's queue. Where some 6,700 do, submitting blocks, for ever if its own thread was to

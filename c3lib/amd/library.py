@@ -13,7 +13,7 @@ from c3lib.amd.table import FUNCTIONS, HSA_STATUS_SUCCESS
 from c3lib.errors import C3Error
 
 NAME = "libhsa-runtime64.so.1"
-INSTALL = "install ROCm 6.0 or newer (AMD's packages, or Debian 13's libhsa-runtime64-1)"
+INSTALL = "install ROCm 6.1 or newer (AMD's packages, or Debian 13's libhsa-runtime64-1)"
 
 DOUBLE_MARK = "c3double_reset"
 """A function that only the tests' double of the library has: what it says is no measurement."""

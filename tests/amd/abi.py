@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from build_model import gcc
 from clang import cindex
 from clang.cindex import CursorKind, TypeKind
 
@@ -59,8 +60,13 @@ class Header(NamedTuple):
 
 @cache
 def read_header(include: Path) -> Header:
-    """The header below ``include`` (which holds ``hsa/hsa.h``). Raises ValueError when it does not parse cleanly."""
-    own = subprocess.run(["gcc", "-print-file-name=include"], capture_output=True, text=True, check=True).stdout.strip()
+    """The header below ``include`` (which holds ``hsa/hsa.h``).
+
+    Raises:
+        NotObtained: there is no gcc, whose own headers (``stdint.h``) are needed.
+        ValueError: it does not parse cleanly.
+    """
+    own = subprocess.run([gcc(), "-print-file-name=include"], capture_output=True, text=True, check=True).stdout.strip()
     unit = cindex.Index.create().parse(
         "table.c",
         args=[f"-I{include}", f"-isystem{own}", "-std=gnu11"],

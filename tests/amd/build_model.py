@@ -16,6 +16,14 @@ FLAGS = ("-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-pthread")
 NEEDS = "apt-get install gcc libc6-dev linux-libc-dev"
 
 
+def gcc() -> str:
+    """Path of gcc. Raises :class:`NotObtained` where there is none."""
+    compiler = shutil.which("gcc")
+    if not compiler:
+        raise NotObtained(f"gcc not found; on Debian: {NEEDS}")
+    return compiler
+
+
 def model(flags: Sequence[str] = ()) -> Path:
     """The model as a shared object to preload. Raises :class:`NotObtained` where there is no compiler or header."""
     # kfd_ioctl.h includes a header of libdrm of which it uses no more than the integer types.
@@ -27,9 +35,7 @@ def model(flags: Sequence[str] = ()) -> Path:
 
 def compiled(name: str, sources: Path, includes: Sequence[Path] = (), flags: Sequence[str] = ()) -> Path:
     """All .c files of a folder as one shared object ``name``, compiled once for each content of the folder."""
-    compiler = shutil.which("gcc")
-    if not compiler:
-        raise NotObtained(f"gcc not found; on Debian: {NEEDS}")
+    compiler = gcc()
     files = sorted(path for path in sources.iterdir() if path.suffix in (".c", ".h"))
     text = b"".join(path.read_bytes() for path in files) + repr((includes, flags, FLAGS)).encode()
     out = HOME / "compiled" / hashlib.sha256(text).hexdigest()[:12] / name

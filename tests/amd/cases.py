@@ -54,6 +54,7 @@ class Case:
 BACKEND = dict.fromkeys(("engines_chosen", "transfers_dropped", "transfers_of_all"), True)
 NOTICED = {"a dropped copy is noticed": True}
 NO_PEER_ENGINES = Topology(peer_engines=0)
+SPLITS_COPIES = {"HSA_ENABLE_SDMA_COPY_SIZE_OVERRIDE": "0"}  # into packets of at most scenarios_of_plans.SPLIT bytes
 EVERY_ENGINE = {"engines": PEER_ENGINES, "not engines": []}
 THERE = {
     "gpus": 8, "architectures": ["gfx942"], "engines": ["2 + 14"], "link between GPUs": "XGMI",
@@ -75,10 +76,7 @@ CASES = (
     Case("plans of 8 ranks", "plans_of_8", NOTICED, "exact"),
     Case("uneven and empty shards", "uneven_shards", else_=True),
     Case("around packet splits", "packet_splits", else_="exact"),
-    Case(
-        "around packet splits, copies split", "packet_splits", else_="exact",
-        variables={"HSA_ENABLE_SDMA_COPY_SIZE_OVERRIDE": "0"},
-    ),
+    Case("around packet splits, copies split", "packet_splits", else_="exact", variables=SPLITS_COPIES),
     Case("16 MiB a shard, 8 ranks", "large_shards", else_="exact"),
     Case("plans over host engines only (as in CPX)", "small_plans", else_="exact", topology=NO_PEER_ENGINES),
     Case("plans of 4 ranks of 4 GPUs", "small_plans", else_="exact", topology=Topology(gpus=4)),
@@ -88,6 +86,7 @@ CASES = (
     ),
     # The backend's own engines, buffers and copies.
     *(Case(name, name, else_=BACKEND.get(name, "exact")) for name in scenarios_of_transfers.SCENARIOS),
+    Case("transfers, copies split", "transfers_around_splits", else_="exact", variables=SPLITS_COPIES),
     Case("transfers, host engines only (as in CPX)", "transfers_of_all", else_=True, topology=NO_PEER_ENGINES),
     Case("transfers of 2 GPUs", "transfers_of_all", else_=True, topology=Topology(gpus=2)),
     # Single copies.

@@ -5,11 +5,12 @@ Nothing here needs an AMD GPU, and nothing that is seen here is a measurement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
 
+import amd_layers
 import build_double
+import build_model
 import get_runtime
 import pytest
 from cases import Case
@@ -18,7 +19,6 @@ from layers import Layer, this_python
 from run_real import Real, clean_environment, real
 
 HERE = Path(__file__).parent
-T = TypeVar("T")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -29,30 +29,42 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("amd")
 
 
-def _or_not_run(layer: str, obtain: Callable[[], T]) -> T:
-    """What ``obtain`` gives; where it cannot be had, a skip that says why and which command would get it."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """A fixture that cannot be had is a skip which says why."""
+    return (yield from _or_not_run(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """So is what a test itself asks for: a header to be read, another build of the double."""
+    return (yield from _or_not_run(item))
+
+
+def _or_not_run(item: pytest.Item) -> Generator[None, object, object]:
     try:
-        return obtain()
+        return (yield)
     except NotObtained as error:
-        pytest.skip(f"{layer} not run: {error}; to obtain it: {get_runtime.COMMAND}")
+        how = "" if build_model.NEEDS in str(error) else f"; to obtain it: {get_runtime.COMMAND}"
+        pytest.skip(f"{amd_layers.layer_of(item.nodeid) or item.path.stem} not run: {error}{how}")
 
 
 @pytest.fixture(scope="session")
 def hsa_include() -> Path:
     """Folder to compile with, -I: it has AMD's ``hsa/hsa.h``."""
-    return _or_not_run("L0 and L1", lambda: header_folder(get_runtime.runtime_root()))
+    return header_folder(get_runtime.runtime_root())
 
 
 @pytest.fixture(scope="session")
 def double(hsa_include: Path) -> Path:
     """Our double of ``libhsa-runtime64.so.1``, compiled against AMD's header."""
-    return _or_not_run("L1", build_double.double)
+    return build_double.double()
 
 
 @pytest.fixture(scope="session")
 def real_runtime() -> Real:
     """AMD's own runtime and the model below it."""
-    return _or_not_run("L2", real)
+    return real()
 
 
 @pytest.fixture(scope="session")
@@ -67,17 +79,21 @@ def l1(double: Path) -> Layer:
             "C3_DOUBLE_PEER_ENGINES": str(wanted.peer_engines),
         }
         if case.sdma_queues is not None:
-            ours["C3_DOUBLE_QUEUES"] = str(case.sdma_queues)
+            ours["C3_DOUBLE_SDMA_QUEUES"] = str(case.sdma_queues)
         return this_python(), clean_environment() | ours
 
     return Layer("L1", double, start)
 
 
-@pytest.fixture(scope="session")
-def l2(real_runtime: Real) -> Layer:
-    """The layer of the real library, for scenarios."""
+@pytest.fixture
+def l2(real_runtime: Real, record_property: Callable[[str, object], None]) -> Layer:
+    """The layer of the real library, for scenarios; the report names the build that was driven."""
 
     def start(case: Case, folder: Path) -> tuple[list[str], Mapping[str, str]]:
         return real_runtime.command(), real_runtime.environment(folder, case.topology, case.sdma_queues)
 
-    return Layer("L2", real_runtime.library, start)
+    def driven(build: str) -> None:
+        package = get_runtime.versions(real_runtime.root)["libhsa-runtime64-1"]
+        record_property(amd_layers.LIBRARY, f"libhsa-runtime64 {build} (package libhsa-runtime64-1 {package})")
+
+    return Layer("L2", real_runtime.library, start, driven)

@@ -18,11 +18,15 @@ SCRIPT = Path(__file__).with_name("scenarios.py")
 
 @dataclass(frozen=True)
 class Layer:
-    """A library and how to start a Python that can load it, for a case, given an empty folder."""
+    """A library and how to start a Python that can load it, for a case, given an empty folder.
+
+    ``driven`` is told the build string of the library that a process has loaded.
+    """
 
     name: str
     library: Path
     start: Callable[[Case, Path], tuple[list[str], Mapping[str, str]]]
+    driven: Callable[[str], None] = lambda build: None
 
     def run(self, case: Case, folder: Path) -> dict[str, Any]:
         """Run a case in a process of its own: ``facts``, ``witness`` and the library's ``build``."""
@@ -35,7 +39,9 @@ class Layer:
         )  # fmt: skip
         if done.returncode:
             raise AssertionError(f"{self.name}, {case}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
-        return json.loads(done.stdout.splitlines()[-1])
+        found = json.loads(done.stdout.splitlines()[-1])
+        self.driven(found["build"])
+        return found
 
 
 def this_python() -> list[str]:

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from scenarios_of_plans import SPLIT
 
 from c3lib.amd.buffers import Buffers
 from c3lib.amd.engines import Engines, choose_engines
@@ -22,8 +23,8 @@ from c3lib.transfer.builders import BUILDERS, build_plan
 
 Facts = dict[str, Any]
 MODES = ("push", "pull")
-PACKET_NBYTES = 4 * 2**20 - 1
 SIZES = (1, 4096, 64 * 2**10 + 5)  # of a shard, about
+SPLIT_SIZES = (2 * SPLIT - 1, 2 * SPLIT, 2 * SPLIT + 1, 4 * SPLIT + 3)  # of two ranks: a shard is half of it
 LIMIT_S = 30.0
 
 
@@ -117,15 +118,21 @@ def _transfers_of(ranks: int) -> Callable[[Runtime], Facts]:
 
 
 def transfers_around_splits(runtime: Runtime) -> Facts:
-    """Copies of a packet's size, a byte less and more, at odd offsets."""
-    return {
-        f"{kind} {mode} of {2 * PACKET_NBYTES + odd} bytes": moved(
-            runtime, build_plan(kind, 2 * PACKET_NBYTES + odd, 2, mode=mode), turns=1
-        )
+    """Copies a byte less, as much as and a byte more than one packet carries where copies are split, and twice that.
+
+    By default the library splits none of them: a case sets the variable that has it do so.
+    """
+    return {f"{plan} {plan.mode}": moved(runtime, plan, turns=1) for plan in plans_around_splits()}
+
+
+def plans_around_splits() -> list[TransferPlan]:
+    """The plans of that scenario, two ranks each."""
+    return [
+        build_plan(kind, nbytes, 2, mode=mode)
         for kind in ("all-gather", "all-to-all")
         for mode in MODES
-        for odd in (-1, 0, 1)
-    }
+        for nbytes in SPLIT_SIZES
+    ]
 
 
 def transfers_cut_at_random(runtime: Runtime) -> Facts:

@@ -63,7 +63,7 @@ def test_every_engine_is_proved_and_nothing_is_a_measurement(page: Page) -> None
         ({"C3_DOUBLE_FAULT": "submit-error 0 7 0"}, "no", "engine 7 of GPU 0: submitting"),
         ({"HSA_ENABLE_PEER_SDMA": "0"}, "no", "the engine stayed idle while it was held back"),
         ({"HSA_ENABLE_SDMA": "0"}, "no", "to the host, engine 0 of GPU 0, engine 1 of GPU 0"),
-        ({"C3_DOUBLE_QUEUES": "4"}, "no", "the engine never became idle again"),
+        ({"C3_DOUBLE_SDMA_QUEUES": "4"}, "no", "the engine never became idle again"),
         ({"C3_DOUBLE_PEER_ENGINES": "0"}, "ok", "engines 0-1 of 3 GPUs to the peer"),  # as in CPX
     ],
     ids=str,

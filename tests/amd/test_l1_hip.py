@@ -11,12 +11,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from run_real import clean_environment
 
 from c3lib.book import run as run_notebook
 from c3lib.constants import NOT_A_MEASUREMENT
 from c3lib.files import ROOT
 from c3lib.strategy import STRATEGIES
+
+pytestmark = pytest.mark.skipif(
+    torch.version.hip is not None,
+    reason="torch is built for ROCm: its own copy of AMD's runtime is used, not the double",
+)
 
 LIMIT_S = 120
 ALONE = {"OMP_NUM_THREADS": "1"}  # threads that spin for one another do badly on cores that others use too

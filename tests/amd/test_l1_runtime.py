@@ -66,7 +66,7 @@ OPEN = "answer = len(open_runtime(path).gpus)"
 def test_no_library():
     assert in_a_process(OPEN, None, ROCM_PATH="/nowhere") == (
         "amd: no usable libhsa-runtime64.so.1, tried libhsa-runtime64.so.1; "
-        "install ROCm 6.0 or newer (AMD's packages, or Debian 13's libhsa-runtime64-1)"
+        "install ROCm 6.1 or newer (AMD's packages, or Debian 13's libhsa-runtime64-1)"
     )
 
 
@@ -77,7 +77,7 @@ def test_something_else_in_its_place(tmp_path):
 
 def test_a_library_of_rocm_5_is_too_old():
     said = in_a_process(OPEN, build_double.double(release=5))
-    assert "hsa_amd_memory_async_copy_on_engine, hsa_amd_memory_copy_engine_status; install ROCm 6.0 or newer" in said
+    assert "hsa_amd_memory_async_copy_on_engine, hsa_amd_memory_copy_engine_status; install ROCm 6.1 or newer" in said
 
 
 def test_a_library_of_rocm_6_prefers_no_engine_and_says_what_is_done_without():

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import get_runtime
 import pytest
-from cases import Case
+from cases import SPLITS_COPIES, Case
 from layers import Layer
 from run_real import Real
+from scenarios_of_plans import SPLIT
+from scenarios_of_transfers import plans_around_splits
 from topology import Topology
 
 PEER_QUEUE = 3  # the kernel interface's number for queues of engines that face peers
-SPLIT = {"HSA_ENABLE_SDMA_COPY_SIZE_OVERRIDE": "0"}
 
 
 def peer_queues(found: dict) -> list[dict]:
@@ -49,15 +50,27 @@ def test_an_all_gather_of_8_ranks_uses_7_engines_of_each_gpu_and_moves_what_the_
     ("scenario", "variables", "packets"),
     [
         ("one_of_64_mib", {}, 1),
-        ("one_of_64_mib", SPLIT, 17),
-        ("one_packet", SPLIT, 1),
-        ("one_packet_and_a_byte", SPLIT, 2),
+        ("one_of_64_mib", SPLITS_COPIES, 17),
+        ("one_packet", SPLITS_COPIES, 1),
+        ("one_packet_and_a_byte", SPLITS_COPIES, 2),
     ],
 )
 def test_a_copy_is_one_packet_or_where_told_so_several(l2: Layer, tmp_path, scenario, variables, packets: int) -> None:
     found = l2.run(Case(scenario, scenario, variables=variables), tmp_path)
     assert found["facts"] == {"ends": True}
     assert [queue["packets"] for queue in peer_queues(found)] == [packets]
+
+
+def test_the_backend_s_transport_crosses_splits_where_copies_are_split(l2: Layer, tmp_path: Path) -> None:
+    def packets(name: str, variables: dict[str, str]) -> int:
+        found = l2.run(Case(name, "transfers_around_splits", variables=variables), tmp_path / name)
+        assert list(found["facts"].values()) == ["exact"] * len(plans_around_splits())
+        return sum(queue["packets"] for queue in peer_queues(found))
+
+    copies = [copy for plan in plans_around_splits() for copy in plan.copies if copy["src_rank"] != copy["dst_rank"]]
+    more = sum(-(-int(copy["nbytes"]) // SPLIT) - 1 for copy in copies)
+    assert more > 0
+    assert packets("split", SPLITS_COPIES) - packets("whole", {}) == more
 
 
 def test_amd_s_library_ends_the_process_when_it_is_told_of_a_fault(l2: Layer, tmp_path: Path) -> None:
@@ -78,6 +91,7 @@ def test_the_library_is_amd_s_own_as_debian_built_it(real_runtime: Real, l2: Lay
     assert found["facts"]["is_hardware"] is False
 
 
+@pytest.mark.skipif(Path("/dev/kfd").exists(), reason="this machine has AMD's driver, so a GPU may be there")
 def test_without_the_model_there_is_no_gpu(real_runtime: Real, tmp_path: Path) -> None:
     """The control of all of L2: it is the model that answers, not something that this machine has."""
     command = real_runtime.command("-c", "from c3lib.amd.runtime import open_runtime as o; print(o().gpus)")

@@ -57,7 +57,7 @@ static void set_up(void) {
       .host_engines = number_from("C3_DOUBLE_HOST_ENGINES", 2),
       .peer_engines = number_from("C3_DOUBLE_PEER_ENGINES", 14),
       .queue_copies = number_from("C3_DOUBLE_QUEUE_COPIES", 6720),
-      .sdma_queues = number_from("C3_DOUBLE_SDMA_QUEUES", number_from("C3_DOUBLE_QUEUES", 64)),
+      .sdma_queues = number_from("C3_DOUBLE_SDMA_QUEUES", 64),
       .driver = number_from("C3_DOUBLE_DRIVER", 1),
       .recommends = number_from("C3_DOUBLE_RECOMMENDS", 1),
       .sdma = number_from("HSA_ENABLE_SDMA", 1),
