@@ -122,10 +122,16 @@ report: figures ## one HTML page with all executed notebooks
 lab: $(ready-all) ## open the notebooks in JupyterLab
 	@exec $(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
 
+# Looked at before anything is set up or asked of the GPUs, which takes minutes.
+ifneq ($(filter measure,$(MAKECMDGOALS)),)
+nodes := $(patsubst data/hardware/%.toml,%,$(sort $(wildcard data/hardware/*.toml)))
+$(if $(strip $(NODE)),,$(error say which node this machine is: make measure NODE=mi300x_8; known: $(nodes)))
+$(if $(or $(word 2,$(NODE)),$(filter-out $(nodes),$(NODE))),$(error unknown node '$(NODE)'; known: $(nodes)))
+endif
+
 # Not in .venv where VENV names an environment that has the GPU's PyTorch: `make measure NODE=mi300x_8 VENV=/path`.
 measure: $(ready-all) ## measure on this machine's GPUs: make measure NODE=mi300x_8; what it can measure is said first
-	@if [ -z "$(NODE)" ]; then echo "error: say which node this machine is: make measure NODE=mi300x_8" >&2; exit 2; fi
-	$(PY) -m c3lib doctor
+	@$(PY) -m c3lib doctor
 	$(PY) -m c3lib measure --node '$(NODE)' $(if $(SUITE),--suite '$(SUITE)') $(if $(REPEATS),--repeats '$(REPEATS)')
 
 # --- Checks ----------------------------------------------------------------------------------------------------------

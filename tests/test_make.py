@@ -203,6 +203,50 @@ def test_help_is_the_default_and_names_every_target(project):
     assert not (project.folder / ".venv").exists()
 
 
+# --- measuring ---
+
+
+@pytest.fixture
+def measuring(project):
+    """A project of two nodes whose Python only says what it was called with; ``measuring()`` runs ``make measure``."""
+    for name in ("mi300x_8", "h200_1"):
+        path = project.folder / "data" / "hardware" / f"{name}.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    python = project.folder / "kept" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "called: $*"\n')
+    python.chmod(0o755)
+    return lambda *more: project.make("measure", *more, own_env=False)
+
+
+@pytest.mark.parametrize("environment", [["VENV=kept"], ["PYTHON=/bin/false"]], ids=["kept", "to set up"])
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ([], "say which node this machine is: make measure NODE=mi300x_8; known: h200_1 mi300x_8"),
+        (["NODE="], "say which node this machine is: make measure NODE=mi300x_8; known: h200_1 mi300x_8"),
+        (["NODE=mi300x"], "unknown node 'mi300x'; known: h200_1 mi300x_8"),
+        (["NODE=h200_1 mi300x_8"], "unknown node 'h200_1 mi300x_8'; known: h200_1 mi300x_8"),
+    ],
+)
+def test_measuring_begins_with_the_name_of_the_node(project, measuring, environment, node, message):
+    """Before the environment is set up and before the GPUs are asked what they can do: both take minutes."""
+    status, out, err = measuring(*environment, *node)
+    assert (status, out) == (2, "")
+    assert re.fullmatch(rf"Makefile:\d+: \*\*\* {re.escape(message)}\.  Stop\.\n", err)
+    assert not (project.folder / ".venv").exists()
+
+
+def test_measuring_says_what_can_be_measured_first(measuring):
+    status, out, err = measuring("VENV=kept", "NODE=h200_1", "SUITE=conccl30_host")
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [
+        "called: -m c3lib doctor",
+        "called: -m c3lib measure --node h200_1 --suite conccl30_host",
+    ]
+
+
 # --- set-up, with a stand-in for Python that installs nothing ---
 
 STAND_IN = """#!/bin/sh
