@@ -237,11 +237,25 @@ def choose_engines(runtime: Runtime, gpus: Sequence[Gpu], mode: str = "push", li
                     break
                 dropped[copier, engine] = proof
             else:
-                tried = "; ".join(str(proof) for (rank, _), proof in dropped.items() if rank == copier)
+                tried = _grouped([proof for (rank, _), proof in dropped.items() if rank == copier])
                 raise C3Error(
                     f"amd: {gpu} has no SDMA engine that reaches {gpus[peer]}: {tried or 'none is idle for it'}"
                 )
     return Engines(mode, tuple(choices), tuple(map(str, dropped.values())), len(gpus))
+
+
+def _grouped(proofs: Sequence[EngineProof], most: int = 3) -> str:
+    """Failed proofs in one sentence: how many failed of the same, and the first of them; the commonest failure first.
+
+    One cause often stops every engine of a GPU, and the same words fourteen times would hide it.
+    """
+    alike: dict[str, list[EngineProof]] = {}
+    for proof in proofs:
+        alike.setdefault(proof.failure, []).append(proof)
+    groups = sorted(alike.values(), key=len, reverse=True)
+    said = [f"{len(group)} engines fail alike, the first: " * (len(group) > 1) + str(group[0]) for group in groups]
+    rest = sum(map(len, groups[most:]))
+    return "; ".join(said[:most] + ([f"{rest} more failed otherwise"] if rest else []))
 
 
 def candidates(accepted: int, preferred: int, distance: int, others: Collection[int] = ()) -> list[int]:

@@ -18,7 +18,7 @@ from scenarios_of_transfers import SCENARIOS, cut, engines_for, many_copies, mov
 from c3lib.amd import buffers as buffers_module
 from c3lib.amd import runtime as runtime_module
 from c3lib.amd.buffers import Buffers
-from c3lib.amd.engines import candidates, choose_engines, prove_engine
+from c3lib.amd.engines import EngineProof, _grouped, candidates, choose_engines, prove_engine
 from c3lib.amd.runtime import Runtime, open_runtime
 from c3lib.amd.signals import Signal
 from c3lib.amd.transport import SdmaCopies
@@ -438,6 +438,52 @@ def test_no_engine_left_is_the_end(runtime: Runtime, control: Control) -> None:
     control.fault(Fault.BUSY, gpu=1, engine=-1)
     with pytest.raises(C3Error, match="GPU 1 has no SDMA engine that reaches GPU 0: none is idle for it"):
         choose_engines(runtime, runtime.gpus[:2])
+
+
+def faulty_copies(
+    runtime: Runtime, control: Control, monkeypatch: pytest.MonkeyPatch, kinds: Callable[[int], Fault]
+) -> None:
+    """Let every copy on an engine of GPU 0 meet the fault that ``kinds`` names for the engine."""
+    copy = runtime.copy
+
+    def faulty(dst: int, dst_gpu: object, src: int, src_gpu: object, nbytes: int, done: Signal, engine: int, *more):
+        control.fault(kinds(engine), gpu=0, engine=engine)
+        return copy(dst, dst_gpu, src, src_gpu, nbytes, done, engine, *more)
+
+    monkeypatch.setattr(runtime, "copy", faulty)
+
+
+def test_engines_that_all_hang_are_counted_and_one_is_shown(
+    runtime: Runtime, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty_copies(runtime, control, monkeypatch, lambda engine: Fault.HANG)
+    with pytest.raises(C3Error) as caught:
+        choose_engines(runtime, runtime.gpus[:2], limit_s=0.02)
+    said = str(caught.value)
+    assert said.startswith(
+        "amd: GPU 0 has no SDMA engine that reaches GPU 1: 14 engines fail alike, the first: engine 2 of GPU 0 "
+        "for GPU 1 failed: a copy of 64 bytes on it did not end within 0.02 s"
+    )
+    assert said.count("did not end") == 1
+    assert len(said) < 450
+
+
+def test_engines_that_fail_of_several_causes_are_grouped_by_them(
+    runtime: Runtime, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty_copies(runtime, control, monkeypatch, lambda e: Fault.HANG if e == 6 else Fault.ENGINE_ERROR)
+    with pytest.raises(C3Error) as caught:
+        choose_engines(runtime, runtime.gpus[:2], limit_s=0.02)
+    common, rare = str(caught.value).split("; engine 6")
+    assert "13 engines fail alike, the first: engine 2 of GPU 0 for GPU 1 failed: a copy of 64 bytes on it f" in common
+    assert rare.startswith(" of GPU 0 for GPU 1 failed: a copy of 64 bytes on it did not end within 0.02 s")
+
+
+def test_of_failures_that_are_all_different_three_are_shown(runtime: Runtime) -> None:
+    proofs = [EngineProof(0, 1, engine, 0xFFFC, 0, 0, f"cause {engine}") for engine in range(2, 16)]
+    said = _grouped(proofs)
+    assert [f"cause {engine} " in said for engine in range(2, 16)] == [True] * 3 + [False] * 11
+    assert said.endswith("; 11 more failed otherwise")
 
 
 @pytest.mark.parametrize("name", ["HSA_ENABLE_SDMA", "HSA_ENABLE_PEER_SDMA"])
