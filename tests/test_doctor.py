@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from c3lib import doctor
 from c3lib.cli import app
 from c3lib.doctor import ask as asking
-from c3lib.doctor import environment, machine, nvidia, page
+from c3lib.doctor import environment, machine, nvidia, packages, page
 from c3lib.doctor.ask import ask
 from c3lib.doctor.child import said
 from c3lib.doctor.finding import STATES, Answer, Gpu, Line, Reading
@@ -238,10 +239,34 @@ def test_folders_that_cannot_be_read_are_no_error(tmp_path):
 
 def test_missing_and_wrong_packages_are_named(monkeypatch):
     have = {"torch": "2.13.0+cpu", "cuda-core": "1.2"}
-    monkeypatch.setattr(machine, "packages", lambda vendor: dict.fromkeys(machine.PACKAGES[vendor]) | have)
-    text = " / ".join(line.says for line in machine.package_lines("nvidia"))
+    monkeypatch.setattr(packages, "versions", lambda vendor: dict.fromkeys(packages.PACKAGES[vendor]) | have)
+    monkeypatch.setattr(packages, "torch_vendor", lambda: "")
+    text = " / ".join(line.says for line in packages.lines("nvidia"))
     assert "missing: cuda-bindings, nvidia-ml-py" in text
     assert "torch 2.13.0+cpu is not built for NVIDIA GPUs" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "vendor"),
+    [
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '6.4.43484'\n", "amd"),
+        ("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n", "nvidia"),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", ""),
+        ('from typing import Optional\ncuda = None\nhip = "7.2"\n', "amd"),
+    ],
+)
+def test_whose_torch_it_is_stands_in_its_file_of_versions(monkeypatch, tmp_path, text, vendor):
+    monkeypatch.setattr(packages, "find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
+    (tmp_path / "version.py").write_text(f"__version__ = '2.11.0'\n{text}")
+    monkeypatch.setattr(packages, "versions", lambda vendor: dict.fromkeys(packages.PACKAGES[vendor], "2.11.0"))
+    assert packages.torch_vendor() == vendor
+    for whose in ("amd", "nvidia"):
+        assert (packages.wrong(whose) == []) == (whose == vendor)
+
+
+def test_torch_that_is_not_there_is_nobodys(monkeypatch):
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    assert packages.torch_vendor() == ""
 
 
 # --- environment ---

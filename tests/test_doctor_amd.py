@@ -6,7 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from c3lib.doctor import amd, page
+from c3lib.amd import rccl
+from c3lib.doctor import amd, packages, page
 from c3lib.doctor.amd_probe import by_hip, by_rccl, by_tools
 from c3lib.doctor.finding import STATES, Answer, Gpu, Reading
 from c3lib.doctor.verdict import EXPLAIN, judge
@@ -32,7 +33,8 @@ FILES = (
     {"kind": "node", "node": 2, "cus": 304, "xccs": 8, "peer_links": 7, "recommended": 7},
 )
 HIP = {"kind": "hip", "version": 71252802, "gpus": 8}
-RCCL = {"kind": "rccl", "version": 22809, "path": "librccl.so.1"}
+ZERO_CTA = "RCCL 2.28.9 has windows and a policy of zero CTAs; not measured here"
+RCCL = {"kind": "rccl", "version": "2.28.9", "path": "/v/torch/lib/librccl.so.1", "zero_cta": ZERO_CTA}
 TOOLS = tuple({"kind": "tool", "name": name, "path": f"/usr/bin/{name}"} for name in ("rocprofv3", "amd-smi"))
 
 
@@ -46,7 +48,7 @@ def answers(gpus: int = 8, **changes) -> dict[str, Answer]:
         "runtime": Answer((RUNTIME, *({**GPU, "index": g} for g in numbers), *pairs)),
         "engines": Answer(tuple(proofs)),
         "files": Answer(FILES),
-        "hip": Answer((HIP,)),
+        "hip": Answer(({**HIP, "gpus": gpus},)),
         "rccl": Answer((RCCL,)),
         "tools": Answer(TOOLS),
     } | changes
@@ -64,11 +66,11 @@ def says(reading: Reading) -> str:
 def test_a_node_in_order_fits_its_file_and_can_be_measured():
     reading = amd.read(**answers())
     assert reading.gpus == (MI300X,) * 8
-    assert set(reading.lacks) == {"link_counters", "energy"}  # of AMD's, c3lib reads none
-    assert {line.state for line in reading.lines} == {"ok"}
+    assert set(reading.lacks) == {"zero_cu", "link_counters", "energy"}  # of AMD's, c3lib measures none
+    assert [line.says for line in reading.lines if line.state != "ok"] == [ZERO_CTA]
     for part in ("8x AMD Instinct MI300X (gfx942), 304 CUs, 192 GiB", "SPX with memory NPS1", "ROCm 7.12.0-10",
                  "amdgpu 6.16.6, KFD 1.18", "engines 2-15 of 8 GPUs to the peer", "XGMI 56", "7.12.52802, sees 8 GPUs",
-                 "2.28.9", "rocprofv3, amd-smi", "56 of 56 pairs"):  # fmt: skip
+                 "2.28.9 (/v/torch/lib/librccl.so.1)", "rocprofv3, amd-smi", "56 of 56 pairs"):  # fmt: skip
         assert part in says(reading)
     verdict = judge(reading, "", "", NODES)
     assert verdict.nodes == ("mi300x_8",)
@@ -111,15 +113,55 @@ def test_probe_of_engines_that_was_stopped_keeps_what_it_proved():
     assert "engines 0-1 of 8 GPUs to the host" in says(reading)
 
 
+def able(reading: Reading) -> dict[str, tuple[bool, str]]:
+    """Whether each thing to measure can be, and why not."""
+    return {ability.what: (ability.can, ability.why_not) for ability in judge(reading, "", "", NODES).abilities}
+
+
+COLLECTIVES, ZERO_CU = "a GEMM beside collectives between GPUs", "the vendor's library without compute units"
+
+
+def test_rccl_without_compute_units_is_not_measured_whatever_rccl_can():
+    reading = amd.read(**answers())
+    assert able(reading)[ZERO_CU] == (False, ZERO_CTA)
+    assert able(reading)[COLLECTIVES] == (True, "")
+    assert judge(reading, "", "", NODES).first == ""
+
+
+FEW = Answer(({**HIP, "gpus": 4},))
+
+
 @pytest.mark.parametrize(
-    ("rocm", "state", "lacking"), [("7.12.0", "ok", False), ("7.2.0-43", "note", True), ("", "?", True)]
+    ("changes", "thing", "words"),
+    [
+        ({"hip": Answer(failure="the package hip is not installed")}, "hip", "the package hip is not installed"),
+        ({"hip": Answer(failure="amd: two copies of HIP")}, "hip", "amd: two copies of HIP"),
+        ({"hip": FEW}, "hip", "HIP sees 4 of the 8 GPUs that AMD's runtime lists; unset HIP_VISIBLE_DEVICES"),
+        (
+            {"lacking": "torch 2.13.0+cpu is not built for AMD GPUs"},
+            "packages",
+            "torch 2.13.0+cpu is not built for AMD",
+        ),
+        ({"rccl": Answer(failure="rccl: not found")}, "library", "rccl: not found"),
+    ],
 )
-def test_rccl_on_copy_engines_takes_a_new_rocm(rocm, state, lacking):
-    files = Answer(({**FILES[0], "rocm": rocm}, *FILES[1:]))
-    reading = amd.read(**answers(files=files))
-    assert ("zero_cu" in reading.lacks) == lacking
-    assert [line.state for line in reading.lines if line.topic == "RCCL"] == ["ok", state]
-    assert "library" not in reading.lacks
+def test_what_backend_hip_refuses_cannot_be_measured(changes, thing, words):
+    reading = amd.read(**answers(**changes))
+    assert reading.lacks[thing].startswith(words)
+    can, why_not = able(reading)[COLLECTIVES]
+    assert not can
+    assert why_not.startswith(words)
+    verdict = judge(reading, "", "", NODES)
+    assert verdict.first.startswith(f"nothing can be measured here: {words}")
+    assert verdict.next == EXPLAIN
+
+
+def test_packages_that_are_wrong_are_asked_for_and_lacking(monkeypatch):
+    monkeypatch.setattr(packages, "versions", lambda vendor: {"torch": "2.13.0+cpu", "hip-python": None})
+    monkeypatch.setattr(packages, "torch_vendor", lambda: "")
+    lacks = amd.examine(lambda probe, *_, limit_s: Answer(failure="no library")).lacks
+    assert lacks["packages"].startswith("missing: hip-python; ")
+    assert lacks["packages"].endswith("; torch 2.13.0+cpu is not built for AMD GPUs")
 
 
 def test_partitions_are_told_and_fit_no_file():
@@ -217,9 +259,9 @@ def hip_module(monkeypatch, **functions):
 
 def test_hip_tells_its_version_and_gpus(monkeypatch):
     hip_module(monkeypatch, hipRuntimeGetVersion=lambda: (0, 71252802), hipGetDeviceCount=lambda: (0, 8))
-    assert list(by_hip()) == [HIP]
+    assert list(by_hip()) == ["asking HIP", HIP]
     hip_module(monkeypatch, hipRuntimeGetVersion=lambda: (0, 71252802), hipGetDeviceCount=lambda: (100, 0))
-    assert next(by_hip())["gpus"] == 0
+    assert list(by_hip())[-1]["gpus"] == 0
 
 
 def test_hip_without_a_library_or_with_an_error_is_a_sentence(monkeypatch):
@@ -234,10 +276,20 @@ def test_hip_without_a_library_or_with_an_error_is_a_sentence(monkeypatch):
         list(by_hip())
 
 
+def test_hip_of_two_libraries_is_refused_as_by_the_backend(monkeypatch):
+    def refuse():
+        raise C3Error("amd: this process has two copies of HIP")
+
+    hip_module(monkeypatch, hipRuntimeGetVersion=lambda: (0, 71252802), hipGetDeviceCount=lambda: (0, 8))
+    monkeypatch.setattr("c3lib.amd.hip.require_one_library", refuse)
+    with pytest.raises(C3Error, match="two copies of HIP"):
+        list(by_hip())
+
+
 def test_rccl_and_tools_that_are_not_there(monkeypatch, tmp_path):
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(C3Error, match=r"^rccl: librccl.so.1 is not found; it comes with ROCm$"):
+    rccl.load_library.cache_clear()
+    with pytest.raises(C3Error, match=r"^rccl: librccl.so.1 is neither loaded by torch nor found; install PyTorch"):
         list(by_rccl())
     (tmp_path / "rocprofv3").write_text("#!/bin/sh\n")
     (tmp_path / "rocprofv3").chmod(0o755)

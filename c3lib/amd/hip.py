@@ -68,7 +68,7 @@ class Hip:
 
     def _bindings(self) -> Any:
         try:
-            with _torchs_library(self.torch):
+            with torchs_library(Path(self.torch.__file__).parent):
                 from hip import hip
 
                 self._hip = hip
@@ -165,12 +165,11 @@ class Flag:
 
 
 @contextmanager
-def _torchs_library(torch: Any) -> Iterator[None]:
-    """While hip-python looks for its library, ROCm is where torch has it, if torch brings its own."""
-    own = Path(torch.__file__).parent
+def torchs_library(folder: Path) -> Iterator[None]:
+    """While hip-python looks for its library, ROCm is torch's ``folder``, if torch brings its own."""
     before = os.environ.get("ROCM_PATH")
-    if (own / "lib" / f"{LIBRARY}.so").exists():
-        os.environ["ROCM_PATH"] = str(own)
+    if (folder / "lib" / f"{LIBRARY}.so").exists():
+        os.environ["ROCM_PATH"] = str(folder)
     try:
         yield
     finally:

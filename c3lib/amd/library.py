@@ -87,13 +87,13 @@ def candidates() -> list[str]:
     return [*found, NAME]
 
 
-def already_loaded() -> str | None:
-    """The path of the library that this process has loaded, if it has."""
+def already_loaded(stem: str = "libhsa-runtime64") -> str | None:
+    """The path of the library that this process has loaded, if it has; ``stem``: how its file's name begins."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
-    paths = (line.split(maxsplit=5)[5] for line in lines if "/libhsa-runtime64" in line)
+    paths = (line.split(maxsplit=5)[5] for line in lines if f"/{stem}" in line)
     return next(paths, None)
 
 

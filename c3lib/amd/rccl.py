@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
@@ -38,10 +39,9 @@ SHORT_NBYTES = 16
 @cache
 def load_library() -> Any:
     """RCCL as torch loaded it, else of torch's folder, else of the system. Raises :class:`C3Error` without one."""
-    import torch
-
     tries = [(SONAME, os.RTLD_NOW | os.RTLD_NOLOAD)]
-    tries += [(str(path), os.RTLD_NOW) for path in sorted(Path(torch.__file__).parent.glob("lib/librccl.so*"))]
+    if (torch := find_spec("torch")) and torch.origin:
+        tries += [(str(path), os.RTLD_NOW) for path in sorted(Path(torch.origin).parent.glob("lib/librccl.so*"))]
     for name, mode in [*tries, (SONAME, os.RTLD_NOW)]:
         try:
             return declare(ctypes.CDLL(name, mode=mode))

@@ -21,7 +21,7 @@ def diagnose(machine: Machine | None = None, environment: Mapping[str, str] | No
     """The page about this machine: plain values for JSON, and text. Takes seconds with a GPU, else next to nothing."""
     from c3lib.doctor import environment as variables
     from c3lib.doctor import machine as system
-    from c3lib.doctor import page
+    from c3lib.doctor import packages, page
     from c3lib.doctor.finding import Reading
     from c3lib.doctor.verdict import judge
 
@@ -33,7 +33,7 @@ def diagnose(machine: Machine | None = None, environment: Mapping[str, str] | No
         blocked = _without_backend(vendor)
     nodes, broken = _nodes()
     verdict = judge(reading, blocked, variables.refused(vendor, environment) if vendor else "", nodes)
-    found = [*system.lines(machine), *(system.package_lines(vendor) if vendor else []), *reading.lines, *broken]
+    found = [*system.lines(machine), *(packages.lines(vendor) if vendor else []), *reading.lines, *broken]
     parts = reading, found, variables.lines(vendor, environment), verdict
     return page.content(*parts), page.text(*parts)
 

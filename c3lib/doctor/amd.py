@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from c3lib.doctor import packages
 from c3lib.doctor.finding import Answer, Fact, Gpu, Line, Reading, some
 
 PROBES = "c3lib.doctor.amd_probe"
-LIMITS_S = {"by_files": 10, "by_runtime": 40, "by_engines": 120, "by_hip": 30, "by_rccl": 30, "by_tools": 10}
-"""The longest that a probe may take."""
+LIMITS_S = {"by_files": 10, "by_runtime": 150, "by_engines": 180, "by_hip": 90, "by_rccl": 90, "by_tools": 10}
+"""The longest that a probe may take. torch alone, which comes first, can take a minute to load from a cold disk."""
 
 TRIES = 8
 """How often engines are proved anew after one of them ended the process."""
-
-ZERO_CU_ROCM = (7, 12)
-"""The first ROCm whose RCCL runs collectives on copy engines."""
 
 
 def examine(ask: Callable[..., Answer]) -> Reading:
@@ -28,8 +25,8 @@ def examine(ask: Callable[..., Answer]) -> Reading:
 
     runtime = answer("by_runtime")
     engines = _all_engines(answer) if runtime.of("gpu") else Answer()
-    others = [answer(probe) for probe in ("by_files", "by_hip", "by_rccl", "by_tools")]
-    return read(runtime, engines, *others)
+    files, hip, rccl, tools = (answer(probe) for probe in ("by_files", "by_hip", "by_rccl", "by_tools"))
+    return read(runtime, engines, files, hip, rccl, tools, "; ".join(packages.wrong("amd")))
 
 
 def _all_engines(answer: Callable[..., Answer]) -> Answer:
@@ -46,12 +43,22 @@ def _all_engines(answer: Callable[..., Answer]) -> Answer:
     return Answer(tuple(facts), f"engines ended the probe {TRIES} times; the others were not tried")
 
 
-def read(runtime: Answer, engines: Answer, files: Answer, hip: Answer, rccl: Answer, tools: Answer) -> Reading:
-    """Lines and lacks of a machine from what its probes found."""
+def read(
+    runtime: Answer, engines: Answer, files: Answer, hip: Answer, rccl: Answer, tools: Answer, lacking: str = ""
+) -> Reading:
+    """Lines and lacks of a machine from what its probes found.
+
+    ``lacking``: what is wrong with the packages. No probe runs a GEMM or asks torch for a GPU, so none would notice.
+    """
     told, gpus = runtime.one("runtime"), runtime.of("gpu")
-    lacks: dict[str, str] = {}
-    said = [*_versions(runtime, files, hip), *_gpus(runtime, files, lacks), *_pairs(runtime, files)]
-    said += [*_engines(runtime, engines, lacks), *_rccl(rccl, files, lacks), *_tools(tools, lacks)]
+    lacks = {"packages": lacking} if lacking else {}
+    said = [
+        *_versions(runtime, files),
+        *_hip(hip, len(gpus), lacks),
+        *_gpus(runtime, files, lacks),
+        *_pairs(runtime, files),
+    ]
+    said += [*_engines(runtime, engines, lacks), *_rccl(rccl, lacks), *_tools(tools, lacks)]
     return Reading(
         "amd",
         tuple(Gpu(gpu["name"], gpu["cus"], gpu["memory_nbytes"]) for gpu in gpus),
@@ -61,7 +68,7 @@ def read(runtime: Answer, engines: Answer, files: Answer, hip: Answer, rccl: Ans
     )
 
 
-def _versions(runtime: Answer, files: Answer, hip: Answer) -> list[Line]:
+def _versions(runtime: Answer, files: Answer) -> list[Line]:
     said, told, versions = [], runtime.one("runtime"), files.one("versions")
     names = {"rocm": "ROCm", "amdgpu": "amdgpu"}
     have = [f"{name} {versions[key]}" for key, name in names.items() if versions.get(key)]
@@ -74,11 +81,21 @@ def _versions(runtime: Answer, files: Answer, hip: Answer) -> list[Line]:
         said.append(Line("runtime", "ok", about))
     if runtime.failure:
         said.append(Line("runtime", "?" if told else "no", runtime.failure))
-    if found := hip.one("hip"):
-        said.append(Line("HIP", "ok", f"{_hip_version(found['version'])}, sees {found['gpus']} GPUs"))
-    if hip.failure:
-        said.append(Line("HIP", "no", hip.failure))
     return said
+
+
+def _hip(hip: Answer, gpus: int, lacks: dict[str, str]) -> list[Line]:
+    found = hip.one("hip")
+    if not found:
+        lacks["hip"] = hip.failure or "HIP was not found"
+        return [Line("HIP", "no", lacks["hip"])]
+    about = f"{_hip_version(found['version'])}, sees {found['gpus']} GPUs"
+    if found["gpus"] < gpus:
+        lacks["hip"] = (
+            f"HIP sees {found['gpus']} of the {gpus} GPUs that AMD's runtime lists; unset HIP_VISIBLE_DEVICES"
+        )
+        return [Line("HIP", "no", f"{about}: {lacks['hip']}")]
+    return [Line("HIP", "ok", about)]
 
 
 def _hip_version(number: int) -> str:
@@ -169,27 +186,13 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def _rccl(rccl: Answer, files: Answer, lacks: dict[str, str]) -> list[Line]:
-    found, rocm = rccl.one("rccl"), files.one("versions").get("rocm", "")
+def _rccl(rccl: Answer, lacks: dict[str, str]) -> list[Line]:
+    found = rccl.one("rccl")
     if not found:
         lacks["library"] = lacks["zero_cu"] = rccl.failure or "RCCL was not found"
         return [Line("RCCL", "no", lacks["library"])]
-    said = [Line("RCCL", "ok", f"{_nccl_version(found['version'])} ({found['path']})")]
-    numbers = tuple(map(int, re.findall(r"\d+", rocm)[:2]))
-    needs = ".".join(map(str, ZERO_CU_ROCM))
-    if not numbers:
-        lacks["zero_cu"] = f"the version of ROCm is not known; RCCL on copy engines needs {needs} or newer"
-        said.append(Line("RCCL", "?", lacks["zero_cu"]))
-    elif numbers < ZERO_CU_ROCM:
-        lacks["zero_cu"] = f"RCCL on copy engines needs ROCm {needs} or newer, this is {rocm}"
-        said.append(Line("RCCL", "note", lacks["zero_cu"]))
-    else:
-        said.append(Line("RCCL", "ok", "can run on copy engines (NCCL_CTA_POLICY=2 and registered buffers); not tried"))
-    return said
-
-
-def _nccl_version(number: int) -> str:
-    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    lacks["zero_cu"] = found["zero_cta"]  # whatever RCCL can, backend hip does not measure it so
+    return [Line("RCCL", "ok", f"{found['version']} ({found['path']})"), Line("RCCL", "note", found["zero_cta"])]
 
 
 def _tools(tools: Answer, lacks: dict[str, str]) -> list[Line]:

@@ -5,14 +5,13 @@ See :mod:`c3lib.doctor.ask`.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from c3lib.doctor.packages import torch_vendor
 from c3lib.errors import C3Error
 
 WAIT_S = 0.5
@@ -67,8 +66,22 @@ def _properties(path: Path) -> dict[str, int]:
     return {line[0]: int(line[1]) for line in words if len(line) == 2 and line[1].isdigit()}
 
 
+def _torch_first() -> Generator[str, None, Path | None]:
+    """Load torch where it is built for AMD's GPUs, and give its folder.
+
+    So does whoever measures: such a torch brings its own copies of AMD's libraries, and those are to be looked at.
+    """
+    if torch_vendor() != "amd":
+        return None
+    yield "loading torch"
+    import torch
+
+    return Path(torch.__file__).parent
+
+
 def by_runtime() -> Said:
     """AMD's runtime, its GPUs, and for each pair of neighbours which engines may copy and which is preferred."""
+    yield from _torch_first()
     yield "opening AMD's runtime"
     from c3lib.amd import driver
     from c3lib.amd.runtime import open_runtime
@@ -114,6 +127,7 @@ def by_engines(*tried: str) -> Said:
 
     It is said which engine comes next, so that one that ends or blocks the process is known.
     """
+    yield from _torch_first()
     from c3lib.amd.engines import prove_engine
     from c3lib.amd.runtime import open_runtime
 
@@ -135,12 +149,17 @@ def by_engines(*tried: str) -> Said:
 
 
 def by_hip() -> Said:
-    """HIP's version and how many GPUs it sees."""
-    from hip import hip
+    """HIP's version and how many GPUs it sees, by the library that measuring uses."""
+    folder = yield from _torch_first()
+    from c3lib.amd.hip import require_one_library, torchs_library
 
+    yield "asking HIP"
     try:
-        error, version = hip.hipRuntimeGetVersion()
-        counted, count = hip.hipGetDeviceCount()
+        with torchs_library(folder) if folder else nullcontext():
+            from hip import hip
+
+            error, version = hip.hipRuntimeGetVersion()
+            counted, count = hip.hipGetDeviceCount()
     except RuntimeError as refused:
         why = next(iter(str(refused).splitlines()), "")
         what = "is not found; install ROCm or set ROCM_PATH" if "dlopen" in why else f"does not do as it should: {why}"
@@ -148,24 +167,22 @@ def by_hip() -> Said:
     for code in (error, counted):
         if int(code) not in (0, 100):  # hipSuccess, hipErrorNoDevice
             raise C3Error(f"hip: asking HIP for its version and GPUs failed: {code}")
+    require_one_library()
     yield {"kind": "hip", "version": int(version), "gpus": int(count)}
 
 
 def by_rccl() -> Said:
-    """RCCL's version, and where it lies."""
-    folders = [os.environ[name] for name in ("ROCM_PATH", "ROCM_HOME") if os.environ.get(name)] + ["/opt/rocm"]
-    tries = ["librccl.so.1", *(str(Path(folder, "lib", "librccl.so.1")) for folder in folders)]
-    for path in tries:
-        yield f"loading {path}"
-        with suppress(OSError):
-            library = ctypes.CDLL(path)
-            break
-    else:
-        raise C3Error("rccl: librccl.so.1 is not found; it comes with ROCm")
-    found = ctypes.c_int()
-    if status := library.ncclGetVersion(ctypes.byref(found)):
-        raise C3Error(f"rccl: asking for its version failed with status {status}")
-    yield {"kind": "rccl", "version": found.value, "path": path}
+    """RCCL's version, where it lies, and why it is not measured without compute units."""
+    yield from _torch_first()
+    yield "loading RCCL"
+    from c3lib.amd.library import already_loaded
+    from c3lib.amd.rccl import load_library, zero_cta
+    from c3lib.cuda.nccl_library import version_of, version_text
+
+    library = load_library()
+    version = version_text(version_of(library))
+    path = already_loaded("librccl") or library._name
+    yield {"kind": "rccl", "version": version, "path": path, "zero_cta": zero_cta(library)}
 
 
 def by_tools() -> Said:

@@ -7,16 +7,9 @@ import platform
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from c3lib.doctor.finding import Line
-
-PACKAGES = {
-    "nvidia": ("torch", "cuda-core", "cuda-bindings", "nvidia-ml-py"),
-    "amd": ("torch", "hip-python"),
-}
-"""Distributions that measuring on a vendor's GPUs needs."""
 
 _PCI_VENDORS = {"0x10de": "nvidia", "0x1002": "amd"}
 _PCI_CLASSES = ("0x03", "0x12")  # display controllers and processing accelerators
@@ -82,17 +75,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def packages(vendor: str) -> dict[str, str | None]:
-    """Versions of the distributions that a vendor's GPUs need, None for those that are not installed."""
-    found: dict[str, str | None] = {}
-    for name in PACKAGES.get(vendor, PACKAGES["nvidia"]):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
-
-
 def lines(machine: Machine) -> list[Line]:
     """What there is: the system, then one sentence for each thing that is in the way of a driver."""
     said = [Line("system", "ok", f"{platform.system()} {platform.release()}, Python {platform.python_version()}")]
@@ -121,18 +103,3 @@ def _denied(machine: Machine, vendor: str) -> str:
     closed, groups = machine.closed[vendor], " (groups render and video)" if vendor == "amd" else ""
     more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
     return f"no permission to open {closed[0]}{more}: ask for access to the {vendor.upper()} devices{groups}"
-
-
-def package_lines(vendor: str) -> list[Line]:
-    """The packages that measuring needs, with their versions."""
-    found = packages(vendor)
-    missing = [name for name, there in found.items() if there is None]
-    have = ", ".join(f"{name} {there}" for name, there in found.items() if there)
-    said = [Line("packages", "ok", have)] if have else []
-    if missing:
-        need = f"missing: {', '.join(missing)}"
-        said.append(Line("packages", "no", f"{need}; `make test` sets them up, or pip install 'c3lib[gpu]'"))
-    wrong = {"nvidia": ("+cpu", "+rocm"), "amd": ("+cpu", "+cu")}.get(vendor, ())
-    if (torch := found.get("torch")) and any(mark in torch for mark in wrong):
-        said.append(Line("packages", "no", f"torch {torch} is not built for {vendor.upper()} GPUs"))
-    return said

@@ -11,6 +11,8 @@ from c3lib.hardware import Node
 
 THINGS = {
     "gpu": "a GPU that can be opened",
+    "packages": "the packages that measuring needs, built for these GPUs",
+    "hip": "HIP, on all the GPUs that AMD's runtime lists",
     "engines": "copies over the host link by copy engine",
     "peers": "copies between GPUs by copy engine",
     "library": "the vendor's collective library between GPUs",
@@ -23,8 +25,8 @@ THINGS = {
 
 _NEEDS = (
     ("a GEMM beside transfers over the host link", ("gpu", "engines"), "nvidia"),
-    ("a GEMM beside collectives between GPUs", ("gpu", "peers", "library"), ""),
-    ("the vendor's library without compute units", ("gpu", "zero_cu"), ""),
+    ("a GEMM beside collectives between GPUs", ("gpu", "packages", "hip", "peers", "library"), ""),
+    ("the vendor's library without compute units", ("gpu", "packages", "hip", "zero_cu"), ""),
     ("bytes that the links carried (links)", ("gpu", "peers", "link_counters"), "nvidia"),
     ("energy of each strategy (energy)", ("gpu", "energy"), "nvidia"),
     ("memory traffic and cache of a GEMM beside a transfer (premise)", ("gpu", "engines", "profiler"), "nvidia"),
