@@ -27,6 +27,14 @@ ROOM_LIMIT_S = 2.0
 _FULL = 1 << 62
 
 
+def packets(nbytes: int, depends: int) -> int:
+    """What a copy counts for in its engine's queue: its parts, and what it ``depends`` on beyond the first signal.
+
+    The first wait is in the room that :data:`QUEUE_PACKETS` leaves for each.
+    """
+    return -(-nbytes // PACKET_NBYTES) + max(0, depends - 1)
+
+
 class Lane:
     """One engine of one GPU, and how many packets may be waiting in its queue."""
 
@@ -76,7 +84,7 @@ class Copy:
         )  # fmt: skip
         self._call = runtime.library.hsa_amd_memory_async_copy_on_engine
         self._runtime, self._lane, self._dst_agent, self._src_agent = runtime, lane, dst_agent, src_agent
-        self._packets = -(-nbytes // PACKET_NBYTES) + max(0, len(depends) - 1)
+        self._packets = packets(nbytes, len(depends))
 
     def submit(self) -> None:
         """Submit it; returns at once.

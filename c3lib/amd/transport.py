@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Sequence
 
 from c3lib.amd.buffers import Buffers, Issue
-from c3lib.amd.copies import PACKET_NBYTES, QUEUE_PACKETS, Copy
+from c3lib.amd.copies import QUEUE_PACKETS, Copy, packets
 from c3lib.amd.engines import Engines
 from c3lib.amd.signals import Signal, TookTooLong
 from c3lib.errors import C3Error
@@ -80,7 +80,7 @@ class SdmaCopies:
             signals = {issue: each.signal for each in counted for issue in each.issues}
             for issue in step:
                 rank, engine = self._where(issue)
-                waiting[rank, engine] += -(-issue.nbytes // PACKET_NBYTES) + len(before)
+                waiting[rank, engine] += packets(issue.nbytes, len(before))
                 if waiting[rank, engine] > QUEUE_PACKETS:
                     self.behind_gate = min(self.behind_gate, len(self._ready))
                 self._ready.append(self._copy(issue, engine, signals[issue], before))

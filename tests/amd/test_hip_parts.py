@@ -12,11 +12,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from hip_stand_ins import Bindings, Torch
 
-from c3lib.amd import hip, rccl, work
+from c3lib.amd import hip, rccl, rig, work
 from c3lib.amd.gemm import CpuGemm, HipGemm
 from c3lib.amd.health import read_health
 from c3lib.amd.mask import CuMask
 from c3lib.amd.region import timed
+from c3lib.amd.rig import Rig
 from c3lib.amd.setting import Setting
 from c3lib.amd.work import CpuWork, HipWork
 from c3lib.backends.base import open_backend
@@ -426,6 +427,38 @@ def test_a_figure_of_what_no_gpu_ran_is_marked_all_over(evidence, marks):
     style.stamp(figure, evidence, "mi300x_8", "4 scenarios")
     assert [text.get_text() for text in figure.texts if text.get_gid() == "watermark"] == marks
     assert style.stamp_of(figure).startswith(evidence)
+
+
+# --- the rig ---
+
+
+@pytest.mark.parametrize("withheld", [0, 8, 152])
+def test_gemm_and_rccl_share_no_cu(withheld):
+    made = Rig.__new__(Rig)
+    made.gpu = SimpleNamespace(cus=304, xccs=8)
+    masks = [made.mask(Setting("rccl", gemm_first=False, withheld=withheld), gemm=gemm) for gemm in (True, False)]
+    if not withheld:
+        assert masks == [None, None]
+    else:
+        assert [mask.count for mask in masks] == [304 - withheld, withheld]
+        assert masks[0].bits & masks[1].bits == 0
+
+
+def test_buffers_that_were_given_up_are_not_used_again(monkeypatch):
+    plan, closed = build_plan("all-gather", 1024, 2), []
+    monkeypatch.setattr(rig, "Buffers", lambda *_: SimpleNamespace(abandoned=False, close=lambda: closed.append(True)))
+    made = Rig.__new__(Rig)
+    made.runtime = made.gpus = made.hip = made._gemm = made._buffers = None
+    made._transports, made._warm, made._plan = {}, set(), ""
+    made.load(plan=plan)
+    first = made.buffers
+    made.load(plan=plan)
+    assert made.buffers is first
+    first.abandoned = True
+    made._transports["sdma"] = "of the first"
+    made.load(plan=plan)
+    assert made.buffers is not first
+    assert (closed, made._transports) == ([True], {})
 
 
 # --- health ---

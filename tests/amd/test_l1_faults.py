@@ -15,10 +15,13 @@ import pytest
 from double_control import Control, Fault, Outcome
 from plans import run_plan
 
-from c3lib.amd import copies
+from c3lib.amd import copies, transport
 from c3lib.amd import runtime as runtime_module
+from c3lib.amd.buffers import Buffers
+from c3lib.amd.engines import choose_engines
 from c3lib.amd.runtime import Runtime, open_runtime
 from c3lib.amd.signals import TookTooLong
+from c3lib.amd.transport import SdmaCopies
 from c3lib.errors import C3Error
 from c3lib.transfer.builders import build_plan
 
@@ -202,6 +205,26 @@ def test_a_full_queue_gives_up_in_time_and_names_the_engine(runtime, control, mo
     while signal.value > (1 << 20) - taken - 1 and time.monotonic() < until_s:
         time.sleep(0.01)
     assert (1 << 20) - signal.value == taken + 1
+
+
+def test_a_plan_and_its_copies_count_the_same_room(runtime, monkeypatch):
+    """Parts of large copies and what they wait for count: queued behind the gate is what goes in without a wait."""
+    monkeypatch.setattr(copies, "PACKET_NBYTES", 256)
+    for module in (copies, transport):
+        monkeypatch.setattr(module, "QUEUE_PACKETS", 14)
+    plan = build_plan("all-gather", 4 * 1024, 4, algorithm="ring")  # an engine a rank, a copy on it in each of 3 steps
+    buffers = Buffers(runtime, runtime.gpus[:4], plan)
+    buffers.prepare(0)
+    made = SdmaCopies(buffers, choose_engines(runtime, buffers.gpus))
+    assert (made.behind_gate, made.copies) == (8, 12)
+    made.ready()
+    made.submit()
+    # Four parts, four parts that wait for four signals; the third copies' four would be 15.
+    assert [lane.waiting for lane in runtime._lanes.values() if lane.waiting] == [4 + 4 + 3] * 4
+    made.release()
+    made.wait(SOON_S)
+    assert buffers.check(0).verified
+    buffers.close()
 
 
 def test_copies_that_are_done_take_no_room(runtime):
