@@ -151,6 +151,7 @@ def test_what_backend_hip_refuses_cannot_be_measured(changes, thing, words):
     can, why_not = able(reading)[COLLECTIVES]
     assert not can
     assert why_not.startswith(words)
+    assert not able(reading)[ZERO_CU][0]
     verdict = judge(reading, "", "", NODES)
     assert verdict.first.startswith(f"nothing can be measured here: {words}")
     assert verdict.next == EXPLAIN
@@ -160,7 +161,7 @@ def test_packages_that_are_wrong_are_asked_for_and_lacking(monkeypatch):
     monkeypatch.setattr(packages, "versions", lambda vendor: {"torch": "2.13.0+cpu", "hip-python": None})
     monkeypatch.setattr(packages, "torch_vendor", lambda: "")
     lacks = amd.examine(lambda probe, *_, limit_s: Answer(failure="no library")).lacks
-    assert lacks["packages"].startswith("missing: hip-python; ")
+    assert lacks["packages"].startswith("packages are missing: hip-python; ")
     assert lacks["packages"].endswith("; torch 2.13.0+cpu is not built for AMD GPUs")
 
 

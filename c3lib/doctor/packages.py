@@ -46,7 +46,9 @@ def wrong(vendor: str) -> list[str]:
     """What of the packages is missing or built for something else, one sentence each; empty where all are right."""
     found, said = versions(vendor), []
     if missing := [name for name, there in found.items() if there is None]:
-        said.append(f"missing: {', '.join(missing)}; `make test` sets them up, or pip install 'c3lib[gpu]'")
+        said.append(
+            f"packages are missing: {', '.join(missing)}; `make test` sets them up, or pip install 'c3lib[gpu]'"
+        )
     if (torch := found.get("torch")) and torch_vendor() != vendor:
         said.append(f"torch {torch} is not built for {vendor.upper()} GPUs")
     return said

@@ -26,7 +26,7 @@ THINGS = {
 _NEEDS = (
     ("a GEMM beside transfers over the host link", ("gpu", "engines"), "nvidia"),
     ("a GEMM beside collectives between GPUs", ("gpu", "packages", "hip", "peers", "library"), ""),
-    ("the vendor's library without compute units", ("gpu", "packages", "hip", "zero_cu"), ""),
+    ("the vendor's library without compute units", ("gpu", "zero_cu"), ""),
     ("bytes that the links carried (links)", ("gpu", "peers", "link_counters"), "nvidia"),
     ("energy of each strategy (energy)", ("gpu", "energy"), "nvidia"),
     ("memory traffic and cache of a GEMM beside a transfer (premise)", ("gpu", "engines", "profiler"), "nvidia"),
