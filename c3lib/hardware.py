@@ -20,6 +20,9 @@ from c3lib.files import DATA, names_in, read_text
 TOPOLOGIES = ("mesh", "switch", "host")
 COLLECTIVES = ("all-gather", "all-to-all")
 
+MEMORY_TOLERANCE = 0.15
+"""Makers' gigabytes are sometimes 2^30 bytes; GPUs that differ only in memory differ by more than this."""
+
 PAPER_NODE = "mi300x_8"
 """The node of arXiv 2412.14335; what is reported of it says nothing about any other."""
 
@@ -62,6 +65,11 @@ class Gpu:
     def ridge(self) -> float:
         """Operational intensity (flop/B) above which a GEMM is compute-bound: peak over peak, as in facts section 9."""
         return self.matrix_peak_tflops * 1e3 / self.hbm_peak_gbs
+
+    def is_like(self, cus: int, memory_nbytes: int, dies: int | None = None) -> bool:
+        """True when a GPU that is there can be this one, by what it says of itself; without ``dies`` any number."""
+        near = abs(memory_nbytes / (self.hbm_capacity_gb * 1e9) - 1) <= MEMORY_TOLERANCE
+        return near and cus == self.cus and dies in (None, self.dies)
 
 
 @dataclass(frozen=True)

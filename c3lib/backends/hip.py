@@ -45,13 +45,15 @@ class HipBackend(RegionBackend):
         self.check_node(node)
         self.rig: Rig = Rig(node.ranks)
         self.evidence = "measured" if self.rig.runtime.is_hardware else NOT_A_MEASUREMENT
-        gpu = self.rig.gpu
-        if (gpu.cus, gpu.xccs) != (node.gpu.cus, node.gpu.dies):
-            raise C3Error(
-                f"backend hip: this GPU ({gpu.product or gpu.name}) has {gpu.cus} CUs on {gpu.xccs} XCDs, node "
-                f"{node.name} has {node.gpu.cus} on {node.gpu.dies}; name the node of this GPU with --node, and use "
-                "whole GPUs (SPX)"
-            )
+        wanted = node.gpu
+        for gpu in self.rig.gpus:
+            if not wanted.is_like(gpu.cus, gpu.memory_nbytes, gpu.xccs):
+                raise C3Error(
+                    f"backend hip: {gpu} ({gpu.product or gpu.name}) has {gpu.cus} CUs on {gpu.xccs} XCDs and "
+                    f"{gpu.memory_nbytes / 1e9:.0f} GB, node {node.name} has {wanted.cus} on {wanted.dies} and "
+                    f"{wanted.hbm_capacity_gb:g} GB; name the node of this GPU with --node, and use whole GPUs (SPX, "
+                    "NPS1)"
+                )
         self._control: dict[str, Any] = {}
         self._masks = "no GPU here"
 
