@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from c3lib.doctor.finding import Gpu, Reading
+from c3lib.doctor.finding import Reading
 from c3lib.hardware import Node
 
 THINGS = {
@@ -33,9 +33,6 @@ _NEEDS = (
 )
 SUITES = {"host": "conccl30_host", "switch": "conccl30_nvlink", "mesh": "conccl30"}
 """The suite whose scenarios are long enough to measure on a topology."""
-
-MEMORY_TOLERANCE = 0.15
-"""Makers' gigabytes are sometimes 2^30 bytes; GPUs that differ only in memory differ by more than this."""
 
 EXPLAIN = "c3 explain --gemm 8192x8192x8192 --collective all-gather --size 896MiB --node mi300x_8"
 
@@ -85,7 +82,7 @@ def fitting(reading: Reading, nodes: Iterable[Node]) -> list[Node]:
         if node.vendor == reading.vendor
         and gpus_of(node) <= len(reading.gpus)
         and (gpus_of(node) == 1 or "peers" not in reading.lacks)
-        and _alike(reading.gpus, node)
+        and all(node.gpu.is_like(gpu.cus, gpu.memory_nbytes) for gpu in reading.gpus[: gpus_of(node)])
     ]
     return sorted(found, key=lambda node: (-gpus_of(node), node.name))
 
@@ -93,14 +90,6 @@ def fitting(reading: Reading, nodes: Iterable[Node]) -> list[Node]:
 def gpus_of(node: Node) -> int:
     """GPUs that a node takes: on topology ``host`` its peers stand in host memory."""
     return 1 if node.topology == "host" else node.ranks
-
-
-def _alike(gpus: Sequence[Gpu], node: Node) -> bool:
-    nominal = node.gpu.hbm_capacity_gb * 1e9
-    return all(
-        gpu.cus == node.gpu.cus and abs(gpu.memory_nbytes / nominal - 1) <= MEMORY_TOLERANCE
-        for gpu in gpus[: gpus_of(node)]
-    )
 
 
 def _next(reading: Reading, in_the_way: str, fit: Sequence[Node], measures: bool) -> tuple[str, str]:
