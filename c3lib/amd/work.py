@@ -93,17 +93,11 @@ class HipWork:
     def submit(self) -> None:
         """Shut the gate and queue the kernels. Raises :class:`C3Error` when that waits for the gate itself."""
         self.released = False
-        for rank, stream in enumerate(self.streams):
-            if self._after is None:
-                self._hip.wait_for(stream, self._flags[rank])
-                self.opened[rank].record(stream.torch)
-            else:
-                stream.torch.wait_event(self.opened[rank])
-            self._marks[0][rank].record(stream.torch)
-        late = threading.Timer(ENQUEUE_LIMIT_S, self.release)
+        late = threading.Timer(ENQUEUE_LIMIT_S, self._open_late)
         late.daemon = True
         late.start()
         try:
+            self._shut()
             self._enqueue(self.streams)
         except BaseException:
             self.release()
@@ -117,6 +111,21 @@ class HipWork:
             )
         for rank, stream in enumerate(self.streams):
             self._marks[1][rank].record(stream.torch)
+
+    def _shut(self) -> None:
+        for rank, stream in enumerate(self.streams):
+            if self._after is None:
+                self._hip.wait_for(stream, self._flags[rank])
+                self.opened[rank].record(stream.torch)
+            else:
+                stream.torch.wait_event(self.opened[rank])
+            self._marks[0][rank].record(stream.torch)
+
+    def _open_late(self) -> None:
+        """Queueing takes too long: open the gate, which is that of the work before where there is one."""
+        if self._after is not None:
+            self._after.release()
+        self.release()
 
     def release(self) -> None:
         """Open the gate of every stream; of work that follows another's, nothing is left to open."""

@@ -185,6 +185,33 @@ def test_queueing_that_waits_for_the_gate_opens_it_and_is_told(opened, monkeypat
     assert ("flag", "opens") in there.torch.log
 
 
+def test_queueing_of_the_second_kernel_opens_the_gate_of_the_first(opened, monkeypatch):
+    monkeypatch.setattr(work, "ENQUEUE_LIMIT_S", 0.05)
+    there, bindings = opened()
+    first = hip_work(there, "rccl")
+    second = hip_work(there, "gemm", after=first)
+
+    def enqueue(on):  # it waits for the GPU, as a first launch may
+        until_s = time.monotonic() + 5
+        while not all(bindings.open_gates()) and time.monotonic() < until_s:
+            time.sleep(0.001)
+        assert all(bindings.open_gates())
+        time.sleep(0.05)
+
+    second._enqueue = enqueue
+    with pytest.raises(C3Error, match=r"queueing gemm took over 0\.05 s behind a shut gate"):
+        timed(second, first, gemm_first=False)
+
+
+def test_a_gate_that_cannot_be_shut_everywhere_is_open_everywhere(opened, monkeypatch):
+    there, bindings = opened()
+    made, wait_for = hip_work(there, "gemm"), there.wait_for
+    monkeypatch.setattr(there, "wait_for", lambda stream, flag: wait_for(stream, flag) if not stream.index else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        made.submit()
+    assert bindings.open_gates() == [True]
+
+
 def test_a_kernel_that_hangs_is_named(opened):
     there, _ = opened()
     made = hip_work(there, "GEMM 8x8x8")
