@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,11 @@ from c3lib.amd.mask import CuMask
 from c3lib.errors import C3Error
 
 LIBRARY = "libamdhip64"
+LIMIT_S = 20.0
+"""Work that has not ended by then is reported as hanging."""
+
 _PCI_NBYTES = 64
+_POLL_S = 0.0002
 
 
 def rocm_torch() -> Any:
@@ -146,10 +151,29 @@ class Hip:
                 "shutting the gate", "hipStreamWaitValue64", stream.handle, flag.address, flag.turn, how, -1 % 2**64
             )
 
-    def synchronize(self) -> None:
-        """Wait until every GPU has nothing left to do."""
-        for index in self.indices:
-            self.torch.cuda.synchronize(index)
+    def synchronize(self, limit_s: float = LIMIT_S) -> None:
+        """Wait until the streams made here, and each GPU's default stream, have nothing left to do.
+
+        HIP's own function waits without a limit, and Ctrl-C does not end it.
+
+        Raises:
+            C3Error: they still have after ``limit_s``.
+        """
+        streams = [self.torch.cuda.default_stream(index) for index in self.indices]
+        marks = []
+        for stream in [*streams, *(made.torch for made in self._streams.values())]:
+            marks.append(self.torch.cuda.Event())
+            marks[-1].record(stream)
+        wait_for_events(marks, limit_s, "what was queued before")
+
+
+def wait_for_events(events: Sequence[Any], limit_s: float, what: str) -> None:
+    """Wait until torch's events are over; raises :class:`C3Error`, naming ``what``, when ``limit_s`` is."""
+    until_s = time.monotonic() + limit_s
+    while not all(event.query() for event in events):
+        if time.monotonic() > until_s:
+            raise C3Error(f"amd: {what} has not ended after {limit_s:g} s; the GPU hangs or is lost")
+        time.sleep(_POLL_S)
 
 
 @dataclass

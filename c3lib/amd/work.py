@@ -7,15 +7,11 @@ where there is no GPU.
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any, Callable, Protocol, Sequence
 
-from c3lib.amd.hip import Hip, Stream
+from c3lib.amd.hip import LIMIT_S, Hip, Stream, wait_for_events
 from c3lib.amd.runtime import Runtime
 from c3lib.errors import C3Error
-
-LIMIT_S = 20.0
-"""Work that has not ended by then is reported as hanging."""
 
 ENQUEUE_LIMIT_S = 5.0
 """So long kernels may take to be queued; then the gate opens, in case they are waiting for it."""
@@ -136,10 +132,7 @@ class HipWork:
 
     def wait(self, limit_s: float = LIMIT_S) -> None:
         """Wait for the last event of every stream."""
-        until_s = time.monotonic() + limit_s
-        while not all(mark.query() for mark in self._marks[1]):
-            if time.monotonic() > until_s:
-                raise C3Error(f"amd: {self.what} has not ended after {limit_s:g} s; the GPU hangs or is lost")
+        wait_for_events(self._marks[1], limit_s, self.what)
 
     def give_up(self) -> None:
         """Keep what the kernels may still touch."""

@@ -60,8 +60,8 @@ class Torch:
         self.cuda = SimpleNamespace(
             Stream=lambda index, priority: self._stream(f"whole {index} {priority}"),
             ExternalStream=lambda handle, device: self._stream(f"masked {device}", handle),
-            Event=lambda enable_timing: Event(self.log),
-            device=_context, stream=_context, synchronize=lambda index: self.log.append(("synchronize", index)),
+            Event=lambda enable_timing=False: Event(self.log),
+            default_stream=lambda index: self._stream(f"default {index}"), device=_context, stream=_context,
         )  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
@@ -82,9 +82,10 @@ class Event:
     """An event that is over when it was recorded; its number in the order of all is its time in milliseconds."""
 
     def __init__(self, log: list[tuple]) -> None:
-        self.log, self.at = log, None
+        self.log, self.at, self.of = log, None, ""
 
     def record(self, stream: Any) -> None:
+        self.of = stream.name
         self.at = sum(1 for what in self.log if what[1:] == ("records",))
         self.log.append((stream.name, "records"))
 

@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict
 from types import ModuleType, SimpleNamespace
 
+import hip_stand_ins
 import pytest
 from hip_stand_ins import Bindings, Torch
 
@@ -139,7 +140,7 @@ def test_kernels_are_queued_behind_a_flag_and_timed_from_the_event_just_behind_i
     there, bindings = opened()
     made = hip_work(there, "gemm")
     made.submit()
-    queued = [what for what in there.torch.log if what[0] != "synchronize"]
+    queued = list(there.torch.log)
     first, second = ("whole 0 0", "records"), ("whole 1 0", "records")
     assert queued == [first, first, second, second, ("enqueue", "gemm"), first, second]
     waits = [said[2:4] for said in bindings.said if said[0] == "hipStreamWaitValue64"]
@@ -210,6 +211,25 @@ def test_a_gate_that_cannot_be_shut_everywhere_is_open_everywhere(opened, monkey
     with pytest.raises(ZeroDivisionError):
         made.submit()
     assert bindings.open_gates() == [True]
+
+
+def test_all_streams_are_waited_for_with_a_limit(opened, monkeypatch):
+    there, _ = opened()
+    there.stream(1, MASK)
+    there.stream(0)
+    there.synchronize()
+    assert [what[0] for what in there.torch.log] == ["default 0", "default 1", "masked 1", "whole 0 0"]
+    made = hip_work(there, "gemm")
+    monkeypatch.setattr(hip_stand_ins.Event, "query", lambda self: not self.of.startswith("masked"))
+    with pytest.raises(C3Error, match=r"what was queued before has not ended after 0\.02 s; the GPU hangs"):
+        there.synchronize(0.02)
+    monkeypatch.setattr(hip.Hip.synchronize, "__defaults__", (0.02,))
+    monkeypatch.setattr(work, "_hanging", [])
+    with pytest.raises(C3Error, match="has not ended after"):
+        made.ready()
+    with pytest.raises(C3Error, match="has not ended after"):
+        made.warm()
+    assert work._hanging == [made]
 
 
 def test_a_kernel_that_hangs_is_named(opened):
