@@ -9,6 +9,7 @@ write.
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Callable, NamedTuple, Sequence
@@ -74,7 +75,8 @@ class Buffers:
         """Set when an engine or a kernel may still touch the buffers, unwatched: they are then never given back."""
         self._held: list[Buffer] = []
         self._sent: tuple[int, list[np.ndarray]] | None = None  # the pattern of an iteration, a send buffer each
-        self._threads = ThreadPoolExecutor(min(plan.ranks, os.cpu_count() or 1), "c3-buffers")
+        self._thread_name = f"c3-buffers-{id(self):x}-"
+        self._threads = ThreadPoolExecutor(min(plan.ranks, os.cpu_count() or 1), self._thread_name)
         try:
             self.send = [self._room(rank, size, self._users(rank, SEND)) for rank, size in enumerate(plan.src_nbytes)]
             self._receive = [
@@ -118,7 +120,11 @@ class Buffers:
         """Fill the send buffers with this iteration's pattern, poison the receive buffers, do the local copies.
 
         A rank's own shard is put in place here, before any clock runs: a collective that works in place moves it never.
+
+        Raises:
+            C3Error: they were given up, or an engine that faces the host hangs.
         """
+        self.require_kept()
         sent = self._pattern(iteration)
 
         def one(rank: int) -> None:
@@ -177,9 +183,17 @@ class Buffers:
         """Something may touch the buffers for as long as the process lives: see :attr:`abandoned`."""
         self.abandoned = True
 
+    def require_kept(self) -> None:
+        """Raises :class:`C3Error` when the buffers were given up: what comes into them is anybody's."""
+        if self.abandoned:
+            raise C3Error(
+                f"{self.plan}: its buffers were given up, something may still write them; set the plan up anew"
+            )
+
     def close(self) -> None:
         """Give the memory back; the buffers are of no use then."""
-        self._threads.shutdown()
+        # The collector may run on one of these threads, which cannot wait for itself; nobody else has work there then.
+        self._threads.shutdown(wait=not threading.current_thread().name.startswith(self._thread_name))
         held, self._held = self._held, []
         if not self.abandoned and not self.runtime.forked:
             for buffer in held:
@@ -246,10 +260,10 @@ class Buffers:
         done, staging = self.runtime.signal(1), self._staging[rank][0]
         ends = [(address, self.gpus[rank]), (staging.address, staging.agent)]
         (dst, dst_agent), (src, src_agent) = ends if engine == _HOST_IN else reversed(ends)
-        self.runtime.copy(dst, dst_agent, src, src_agent, nbytes, done, engine)
         way = "to" if engine == _HOST_IN else "from"
         try:
+            self.runtime.copy(dst, dst_agent, src, src_agent, nbytes, done, engine)
             done.wait(limit_s, f"a copy of {nbytes} bytes {way} rank {rank}'s GPU by its engine {engine}")
-        except C3Error:
-            self.abandoned = True
+        except BaseException:  # Ctrl-C too: the engine goes on
+            self.abandon()
             raise

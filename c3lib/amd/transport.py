@@ -89,7 +89,12 @@ class SdmaCopies:
         self._submitted = self.copies
 
     def ready(self) -> None:
-        """Shut the gate and set the signals anew; the last run must have ended."""
+        """Shut the gate and set the signals anew; the last run must have ended.
+
+        Raises:
+            C3Error: the buffers were given up.
+        """
+        self.buffers.require_kept()
         self.gate.set(1)
         for each in (each for step in self._steps for each in step):
             each.signal.set(len(each.issues))

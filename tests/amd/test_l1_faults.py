@@ -20,7 +20,7 @@ from c3lib.amd import runtime as runtime_module
 from c3lib.amd.buffers import Buffers
 from c3lib.amd.engines import choose_engines
 from c3lib.amd.runtime import Runtime, open_runtime
-from c3lib.amd.signals import TookTooLong
+from c3lib.amd.signals import Signal, TookTooLong
 from c3lib.amd.transport import SdmaCopies
 from c3lib.errors import C3Error
 from c3lib.transfer.builders import build_plan
@@ -240,6 +240,44 @@ def test_copies_that_are_done_take_no_room(runtime):
         gate.set(0)
         signal.wait(SOON_S, "500 copies")
     assert time.monotonic() - start_s < SOON_S
+
+
+# --- buffers that were given up ---
+
+
+def buffers_of(runtime: Runtime) -> Buffers:
+    return Buffers(runtime, runtime.gpus[:2], build_plan("all-gather", 4096, 2))
+
+
+def test_given_up_buffers_take_no_further_run(runtime):
+    buffers = buffers_of(runtime)
+    buffers.prepare(0)
+    made = SdmaCopies(buffers, choose_engines(runtime, buffers.gpus))
+    made.give_up()
+    for again in (made.ready, lambda: buffers.prepare(1)):
+        with pytest.raises(C3Error, match=r"its buffers were given up, .*; set the plan up anew"):
+            again()
+
+
+@pytest.mark.parametrize("interrupted", ["received", "untouched"])
+def test_ctrl_c_while_bytes_are_read_keeps_the_buffers(runtime, monkeypatch, interrupted):
+    buffers = buffers_of(runtime)
+
+    def ctrl_c(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Signal, "wait", ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        buffers.received(0) if interrupted == "received" else buffers.untouched(buffers.copies())
+    assert buffers.abandoned
+
+
+def test_buffers_are_freed_by_whichever_thread_collects_them(runtime, monkeypatch):
+    buffers, freed, free = buffers_of(runtime), [], runtime.free
+    monkeypatch.setattr(runtime, "free", lambda buffer: [freed.append(buffer), free(buffer)])
+    held = len(buffers._held)
+    buffers._threads.submit(buffers.close).result(SOON_S)
+    assert len(freed) == held == 6
 
 
 # --- each fault, in a plan of many copies ---
