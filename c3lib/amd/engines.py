@@ -2,7 +2,7 @@
 
 A copy that asks for an engine may get a kernel on compute units instead, and is told that all is well. So every engine
 that is chosen is proven: while a copy is held back on it, the engine must leave the mask of idle ones, and afterwards
-be in it again.
+be in it again. The bytes are compared: an engine that says it is done may have moved nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Collection, Iterator, Sequence
 
 from c3lib.amd import driver
 from c3lib.amd.agents import Gpu
+from c3lib.amd.parcel import Parcel
 from c3lib.amd.runtime import Runtime
 from c3lib.errors import C3Error
 from c3lib.transfer import MODES, require_one_of
@@ -24,6 +25,7 @@ LIMIT_S = 1.0
 PROOF_NBYTES = 64
 
 _BACK_S = 0.25  # a copy is done a little before its engine is idle; after this long it was not the engine's copy
+_NOT_BACK = "a kernel on compute units did the copy: the engine never became idle again"
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,9 @@ def prove_engine(
 ) -> EngineProof:
     """Hold a tiny copy from ``src`` to ``dst`` on an engine of ``src`` (push) or of ``dst`` (pull), and look at it.
 
-    Ends within twice ``limit_s``. Nothing else may use the engine. What a hanging engine may still touch is given up.
-    Raises :class:`C3Error` only for lack of memory; whatever the engine does is in the answer.
+    The same engine brings the bytes there from the host, and back to be compared. Ends within five times ``limit_s``,
+    as a rule in one. Nothing else may use the engine. What a hanging engine may still touch is given up. Raises
+    :class:`C3Error` only for lack of memory; whatever the engine does is in the answer.
     """
     copier, peer = (src, dst) if require_one_of("mode", mode, MODES) == "push" else (dst, src)
     bit = 1 << engine
@@ -80,45 +83,40 @@ def prove_engine(
     def idle() -> int:
         return runtime.idle_engines(peer, copier)
 
+    def settled() -> int:
+        """The engines that are idle, once this one is or has had the time for it."""
+        until_s = time.monotonic() + min(limit_s, _BACK_S)
+        while not (mask := idle()) & bit and time.monotonic() < until_s:
+            time.sleep(0.0005)
+        return mask
+
     before = idle()
     if not before & bit:
         return outcome("it is not among the engines that are idle for this peer")
-    source, target = runtime.allocate(src, PROOF_NBYTES), runtime.allocate(dst, PROOF_NBYTES)
-    for buffer in (source, target):
-        runtime.allow(buffer, (src, dst))
-    gate, done = runtime.signal(1), runtime.signal(1)
-    agents = (dst, src) if mode == "push" else (src, dst)  # the second is the one whose engine works
+    parcel, gate = Parcel(runtime, dst, src, copier, engine, PROOF_NBYTES), runtime.signal(1)
     try:
-        runtime.copy(target.address, agents[0], source.address, agents[1], PROOF_NBYTES, done, engine, (gate,))
-    except C3Error as error:  # not submitted
-        runtime.free(source)
-        runtime.free(target)
-        return outcome(_words(error))
-    try:
-        held = idle()
-    finally:
-        gate.set(0)
-    try:
-        done.wait(limit_s, f"a copy of {PROOF_NBYTES} bytes on it")
+        parcel.fill(limit_s)
+        held = after = settled()
+        if not held & bit:
+            return outcome(_NOT_BACK)
+        done = parcel.send(gate)
+        try:
+            held = idle()
+        finally:
+            gate.set(0)
+        parcel.arrive(done, limit_s)
+        after = settled()
+        if held & bit:
+            return outcome("a kernel on compute units did the copy: the engine stayed idle while it was held back")
+        if not after & bit:
+            return outcome(_NOT_BACK)
+        wrong = parcel.wrong(limit_s)
     except C3Error as error:
         after = idle()
-        return outcome(_words(error))
-    runtime.free(source)
-    runtime.free(target)
-    until_s = time.monotonic() + min(limit_s, _BACK_S)
-    after = idle()
-    while not after & bit and time.monotonic() < until_s:
-        time.sleep(0.0005)
-        after = idle()
-    if held & bit:
-        return outcome("a kernel on compute units did the copy: the engine stayed idle while it was held back")
-    if not after & bit:
-        return outcome("a kernel on compute units did the copy: the engine never became idle again")
-    return outcome()
-
-
-def _words(error: C3Error) -> str:
-    return str(error).removeprefix("amd: ")
+        return outcome(str(error).removeprefix("amd: "))
+    finally:
+        parcel.close()
+    return outcome(f"{wrong} of the {PROOF_NBYTES} bytes that it copied are wrong" if wrong else "")
 
 
 @dataclass(frozen=True)

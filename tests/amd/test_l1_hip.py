@@ -97,8 +97,8 @@ def test_what_cannot_be_run_is_one_sentence(c3: C3, variables: dict[str, str], w
 
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
 def test_a_dropped_copy_ends_in_one_sentence_and_no_means(c3: C3, more: list[str]) -> None:
-    """Engine 4 copies one shard for each GPU in a run; its proofs, one a GPU, come first."""
-    done = c3(*of_suite("--strategy", "conccl", *more), C3_DOUBLE_FAULT="drop -1 4 20")
+    """Engine 4 copies one shard for each GPU in a run; its proofs, three copies for each GPU, come first."""
+    done = c3(*of_suite("--strategy", "conccl", *more), C3_DOUBLE_FAULT="drop -1 4 36")
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from c3lib.amd.runtime import Runtime, open_runtime
 from c3lib.amd.signals import Signal
 from c3lib.amd.transport import SdmaCopies
 from c3lib.errors import C3Error
-from c3lib.transfer import RECEIVE, SEND, TransferPlan
+from c3lib.transfer import MODES, RECEIVE, SEND, TransferPlan
 from c3lib.transfer.builders import BUILDERS, build_plan
 
 SOON_S = 0.5  # how long a hang is waited for here
@@ -409,21 +410,58 @@ def test_an_engine_that_failed_is_not_tried_for_another_peer(
 
 
 @pytest.mark.parametrize(
-    ("masks", "why"),
+    ("masks", "held", "why"),
     [
-        ([0xFFFC] * 3, "the engine stayed idle while it was held back"),
-        ([0xFFFC, 0xFFF8, 0xFFF8], "the engine never became idle again"),
-        ([0xFFFC, 0xFFF8, 0xFFF8, 0xFFFC], ""),
+        ([0xFFFC], 0xFFFC, "the engine stayed idle while it was held back"),
+        ([0xFFFC, 0xFFF8], 0xFFF8, "the engine never became idle again"),  # not even after it had brought the bytes
+        ([0xFFFC, 0xFFFC, 0xFFF8], 0xFFF8, "the engine never became idle again"),
+        ([0xFFFC, 0xFFF8, 0xFFFC, 0xFFF8, 0xFFF8, 0xFFFC], 0xFFF8, ""),
     ],
 )
 def test_a_kernel_in_an_engines_place_is_found_out(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, masks: list[int], why: str
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, masks: list[int], held: int, why: str
 ) -> None:
     left = list(masks)
     monkeypatch.setattr(runtime, "idle_engines", lambda dst, src: left.pop(0) if len(left) > 1 else left[0])
     proof = prove_engine(runtime, runtime.gpus[1], runtime.gpus[0], 2, SOON_S)
     assert (proof.failure, proof.proven) == (f"a kernel on compute units did the copy: {why}" if why else "", not why)
-    assert (proof.before, proof.held, proof.after) == (masks[0], masks[1], masks[-1])
+    assert (proof.before, proof.held, proof.after) == (masks[0], held, masks[-1])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("nth", [0, 1, 2], ids=["to the source", "between the GPUs", "back to the host"])
+@pytest.mark.parametrize("fault", [Fault.CORRUPT, Fault.DROP])
+def test_an_engine_that_moves_other_bytes_is_not_proven(
+    runtime: Runtime, control: Control, mode: str, fault: Fault, nth: int
+) -> None:
+    """Its signal counts down and its masks are right. What proofs before it left in the same memory does not count."""
+    ends = runtime.gpus[1], runtime.gpus[0]
+    copier = 0 if mode == "push" else 1
+    assert prove_engine(runtime, *ends, 2, SOON_S, mode).proven
+    control.fault(fault, gpu=copier, engine=2, nth=nth)
+    proof = prove_engine(runtime, *ends, 2, SOON_S, mode)
+    wrong = re.fullmatch(r"(\d+) of the 64 bytes that it copied are wrong", proof.failure)
+    assert wrong, proof.failure
+    assert int(wrong[1]) == 1 if fault == Fault.CORRUPT else int(wrong[1]) > 50
+    assert proof.alone
+    control.fault(fault, gpu=copier, engine=2, nth=nth)
+    engines = choose_engines(runtime, runtime.gpus[:2], mode)
+    assert [choice.engine for choice in engines if choice.copier == copier] == [4]
+    assert "bytes that it copied are wrong" in engines.dropped[0]
+
+
+@pytest.mark.parametrize("nth", [0, 1, 2])
+@pytest.mark.parametrize(("fault", "kept"), [(Fault.SUBMIT_ERROR, 0), (Fault.ENGINE_ERROR, 3), (Fault.HANG, 3)])
+def test_what_a_failing_engine_may_still_touch_is_not_given_back(
+    runtime: Runtime, control: Control, monkeypatch: pytest.MonkeyPatch, fault: Fault, kept: int, nth: int
+) -> None:
+    made, freed = [], []
+    allocate, free = runtime.allocate, runtime.free
+    monkeypatch.setattr(runtime, "allocate", lambda *given: made.append(allocate(*given)) or made[-1])
+    monkeypatch.setattr(runtime, "free", lambda buffer: freed.append(buffer) or free(buffer))
+    control.fault(fault, gpu=0, engine=2, nth=nth)
+    assert not prove_engine(runtime, runtime.gpus[1], runtime.gpus[0], 2, 0.05).proven
+    assert (len(made), len(made) - len(freed)) == (3, kept)
 
 
 def test_a_busy_engine_is_not_accepted(runtime: Runtime, control: Control) -> None:
