@@ -47,8 +47,8 @@ class Issue(NamedTuple):
 class Buffers:
     """Send and receive buffers of every rank for one plan; ``gpus`` has the GPU of each rank, a different one each.
 
-    Every buffer is opened to the GPUs whose engines read or write it by this plan, and to no others. ``chosen`` are the
-    indices of the plan's copies that cross a link and have bytes.
+    Every buffer is opened to the GPUs whose engines read or write it by this plan, and to no others before
+    :meth:`open_to_all`. ``chosen`` are the indices of the plan's copies that cross a link and have bytes.
 
     Raises:
         C3Error: topology ``host``, GPUs that do not fit the plan, an unsound plan, one that moves nothing over a link,
@@ -98,6 +98,11 @@ class Buffers:
     def address(self, rank: int, buffer: int) -> int:
         """Where a buffer of a rank lies, as GPUs see it."""
         return self.send[rank].address if buffer == SEND else self._receive[rank].address + GUARD_NBYTES
+
+    def open_to_all(self) -> None:
+        """Let the GPU of every rank touch every buffer: for kernels that choose themselves who reads and who writes."""
+        for buffer in [*self.send, *self._receive]:
+            self.runtime.allow(buffer, self.gpus)
 
     def copies(self, drop: int | None = None) -> list[Issue]:
         """The copies that count, in the order of issue: by step, within one in plan order.

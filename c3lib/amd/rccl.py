@@ -102,8 +102,7 @@ class Rccl:
         self._streams = [hip.stream(rank, mask, high, user="rccl") for rank in range(plan.ranks)]
         self._shard = plan.nbytes // plan.ranks
         self._count = self._shard if drop is None else max(self._shard - SHORT_NBYTES, 0)
-        for buffer in buffers.send:  # within one process RCCL may read it from a peer's GPU; a plan opens what it needs
-            runtime.allow(buffer, buffers.gpus)
+        buffers.open_to_all()  # within one process RCCL may read a peer's send buffer; in place, its receive buffer
         self.work(None).warm()
         try:
             kernels = recorded(hip, lambda: self._enqueue(self._streams))

@@ -392,16 +392,15 @@ class Clique:
 
 def rccl_of(opened, monkeypatch, kind, drop=None, mask=None, nbytes=1024):
     """RCCL's transport of a plan of 2 ranks whose buffers lie at 1000, 2000 (send) and 5000, 6000 (receive)."""
-    there, clique, allowed = opened()[0], Clique(), []
+    there, clique, opened_to = opened()[0], Clique(), []
     monkeypatch.setattr(rccl, "clique", lambda hip: clique)
     monkeypatch.setattr(rccl, "recorded", lambda hip, run: [run(), ("ncclDevKernel", 28), ("ncclDevKernel", 28)][1:])
     buffers = SimpleNamespace(
-        abandon=lambda: None, plan=build_plan(kind, nbytes, 2, "mesh"), send=["send of 0", "send of 1"], gpus=GPUS,
+        abandon=lambda: None, plan=build_plan(kind, nbytes, 2, "mesh"), open_to_all=lambda: opened_to.append("all"),
         address=lambda rank, buffer: (1000 if buffer == SEND else 5000) + 1000 * rank,
     )  # fmt: skip
-    runtime = SimpleNamespace(now_s=time.monotonic, allow=lambda *what: allowed.append(what))
-    made = rccl.Rccl(runtime, there, buffers, mask, high=True, drop=drop)
-    assert allowed == [("send of 0", GPUS), ("send of 1", GPUS)]
+    made = rccl.Rccl(RUNTIME, there, buffers, mask, high=True, drop=drop)
+    assert opened_to == ["all"]
     return made, clique.asked[-1]
 
 

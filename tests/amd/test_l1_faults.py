@@ -280,6 +280,15 @@ def test_buffers_are_freed_by_whichever_thread_collects_them(runtime, monkeypatc
     assert len(freed) == held == 6
 
 
+def test_buffers_for_a_library_are_open_to_all(runtime, monkeypatch):
+    buffers, allowed = buffers_of(runtime), {}
+    monkeypatch.setattr(runtime, "allow", lambda buffer, gpus: allowed.update({buffer.address: list(gpus)}))
+    buffers.open_to_all()
+    rooms = [*buffers.send, *buffers._receive]
+    assert [buffer.agent.index for buffer in rooms] == [0, 1, 0, 1]
+    assert allowed == {buffer.address: buffers.gpus for buffer in rooms}
+
+
 # --- each fault, in a plan of many copies ---
 
 
