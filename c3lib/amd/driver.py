@@ -9,7 +9,7 @@ import ctypes
 import os
 import stat
 from pathlib import Path
-from typing import Mapping
+from typing import Mapping, MutableMapping
 
 from c3lib.errors import C3Error
 
@@ -17,6 +17,10 @@ DEVICE = Path("/dev/kfd")
 
 DISABLING = {"HSA_ENABLE_SDMA": "all copies", "HSA_ENABLE_PEER_SDMA": "copies between GPUs"}
 """Variables that, when 0, turn engines off without a word: kernels on compute units then do what they name."""
+
+QUEUES_WAIT = "GPU_STREAMOPS_CP_WAIT"
+"""Variable that has HIP's streams wait by a packet in their queue. Without it HIP launches a kernel that polls on a
+compute unit until the gate opens, which takes from what is measured."""
 
 RECORDED = (
     *DISABLING,
@@ -32,6 +36,7 @@ RECORDED = (
     "ROCR_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
     "GPU_MAX_HW_QUEUES",
+    QUEUES_WAIT,
 )
 """Variables that change which path a copy takes or what a GPU is; rows of data keep those that are set."""
 
@@ -55,6 +60,26 @@ def require_engines(variables: Mapping[str, str] | None = None) -> None:
     for name, what in DISABLING.items():
         if environment(variables).get(name, "").strip() == "0":
             raise C3Error(f"amd: {name}=0 has {what} done by kernels on compute units, not by SDMA engines; unset it")
+
+
+def have_queues_wait(hip_has_started: bool, variables: MutableMapping[str, str] | None = None) -> None:
+    """Set :data:`QUEUES_WAIT`, which HIP reads once, when it starts.
+
+    Raises:
+        C3Error: it is set to something else than 1, or HIP has started without it.
+    """
+    variables = os.environ if variables is None else variables
+    value = variables.get(QUEUES_WAIT)
+    if value is not None and value.strip() != "1":
+        raise C3Error(
+            f"amd: {QUEUES_WAIT}={value} has HIP's streams wait by kernels on compute units; unset it, or set it to 1"
+        )
+    if value is None and hip_has_started:
+        raise C3Error(
+            f"amd: HIP was started before {QUEUES_WAIT} was set, so its streams wait by kernels on compute units; "
+            "export it as 1, or open backend hip before torch uses a GPU"
+        )
+    variables[QUEUES_WAIT] = "1"
 
 
 def why_no_driver() -> str:

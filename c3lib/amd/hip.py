@@ -143,7 +143,10 @@ class Hip:
         return self._flags[rank]
 
     def wait_for(self, stream: Stream, flag: Flag) -> None:
-        """Have a stream wait until its flag is opened the next time: a packet in its queue, no kernel."""
+        """Have a stream wait until its flag is opened the next time.
+
+        By a packet in its queue, no kernel, if :func:`c3lib.amd.driver.have_queues_wait` came before HIP.
+        """
         flag.turn += 1
         how = self._hip.hipStreamWaitValueGte
         with self.torch.cuda.device(stream.index):

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from c3lib.amd.driver import QUEUES_WAIT
 from c3lib.amd.work import LIMIT_S, Work
 from c3lib.errors import C3Error
 from c3lib.region import Times
 
-GATE = "a signal that SDMA engines wait for, and a flag that the queues of HIP streams wait for; the host opens both"
+GATE = (
+    "a signal that SDMA engines wait for, and a flag that HIP streams wait for, by packets in their queues, as "
+    f"{QUEUES_WAIT}=1 asks of HIP; the host opens both"
+)
 
 NOTHING = (float("nan"), float("nan"))
 

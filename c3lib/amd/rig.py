@@ -7,9 +7,11 @@ GEMM, and SDMA copies stand in for RCCL: everything runs, every byte is compared
 from __future__ import annotations
 
 import gc
+import sys
 from contextlib import suppress
 from typing import Any, Sequence
 
+from c3lib.amd import driver
 from c3lib.amd.buffers import Buffers
 from c3lib.amd.engines import choose_engines
 from c3lib.amd.gemm import CpuGemm, HipGemm, Launcher
@@ -37,6 +39,8 @@ class Rig:
     """
 
     def __init__(self, ranks: int) -> None:
+        torch_here = sys.modules.get("torch")
+        driver.have_queues_wait(torch_here is not None and torch_here.cuda.is_initialized())  # before torch loads HIP
         with suppress(ImportError):  # first: a ROCm build brings its own copy of AMD's runtime, and there must be one
             import torch  # noqa: F401
         self.runtime = open_runtime()

@@ -13,7 +13,7 @@ import hip_stand_ins
 import pytest
 from hip_stand_ins import Bindings, Torch
 
-from c3lib.amd import hip, rccl, rig, work
+from c3lib.amd import driver, hip, rccl, rig, work
 from c3lib.amd.gemm import CpuGemm, HipGemm
 from c3lib.amd.health import read_health
 from c3lib.amd.mask import CuMask
@@ -505,6 +505,28 @@ def test_buffers_that_were_given_up_are_not_used_again(monkeypatch):
     made.load(plan=plan)
     assert made.buffers is not first
     assert (closed, made._transports) == ([True], {})
+
+
+def test_queues_wait_without_a_kernel_or_the_rig_is_not_opened(monkeypatch):
+    for value in ("0", "", "false"):
+        with pytest.raises(C3Error, match=f"GPU_STREAMOPS_CP_WAIT={value} has HIP's streams wait by kernels"):
+            driver.have_queues_wait(False, {"GPU_STREAMOPS_CP_WAIT": value})
+    with pytest.raises(C3Error, match="HIP was started before GPU_STREAMOPS_CP_WAIT was set"):
+        driver.have_queues_wait(True, {})
+    driver.have_queues_wait(True, {"GPU_STREAMOPS_CP_WAIT": "1"})
+
+    def opens():  # HIP may start with AMD's runtime
+        assert driver.environment()["GPU_STREAMOPS_CP_WAIT"] == "1"
+        raise C3Error("no runtime")
+
+    monkeypatch.setenv("GPU_STREAMOPS_CP_WAIT", "1")  # so that it is put back
+    monkeypatch.delenv("GPU_STREAMOPS_CP_WAIT")
+    monkeypatch.setattr(rig, "open_runtime", opens)
+    with pytest.raises(C3Error, match="no runtime"):
+        Rig(2)
+    monkeypatch.setenv("GPU_STREAMOPS_CP_WAIT", "0")
+    with pytest.raises(C3Error, match="GPU_STREAMOPS_CP_WAIT=0"):
+        Rig(2)
 
 
 # --- health ---
