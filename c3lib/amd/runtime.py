@@ -79,7 +79,7 @@ class Runtime:
         """
         if nbytes < 1:
             raise C3Error(f"amd: a buffer of {nbytes} bytes on {agent}; expected 1 or more")
-        self._here()
+        self.require_here()
         address = c_void_p()
         status = self.library.hsa_amd_memory_pool_allocate(agent.pool, nbytes, 0, byref(address))
         self.library.check(status, f"allocating {nbytes} bytes on {agent}")
@@ -87,7 +87,7 @@ class Runtime:
 
     def free(self, buffer: Buffer) -> None:
         """Give a buffer back. No copy may be under way on it."""
-        self._here()
+        self.require_here()
         status = self.library.hsa_amd_memory_pool_free(buffer.address)
         self.library.check(status, f"freeing {buffer.nbytes} bytes of {buffer.agent}")
 
@@ -96,7 +96,7 @@ class Runtime:
 
         A GPU that copies must be allowed both buffers: without, hardware ends the process, or the engine hangs.
         """
-        self._here()
+        self.require_here()
         allowed = list(agents) or [buffer.agent]
         handles = (t.hsa_agent_t * len(allowed))(*(agent.handle for agent in allowed))
         status = self.library.hsa_amd_agents_allow_access(len(allowed), handles, None, buffer.address)
@@ -104,7 +104,7 @@ class Runtime:
 
     def signal(self, value: int = 1) -> Signal:
         """A signal that counts ``value`` copies, or a gate (see :class:`Signal`)."""
-        self._here()
+        self.require_here()
         return Signal(self, value)
 
     def prepare(
@@ -126,6 +126,7 @@ class Runtime:
         Raises:
             C3Error: no bytes (the library would take that, and never signal), no GPU, no such engine.
         """
+        self.require_here()
         copier = src_agent if isinstance(src_agent, Gpu) else dst_agent
         if not isinstance(copier, Gpu):
             raise C3Error(f"amd: a copy from {src_agent} to {dst_agent} has no GPU whose engine could do it")
@@ -148,12 +149,11 @@ class Runtime:
         depends: Sequence[Signal] = (),
     ) -> None:
         """:meth:`prepare` a copy and submit it; raises also what the library refuses, in its words."""
-        self._here()
         self.prepare(dst, dst_agent, src, src_agent, nbytes, signal, engine, depends).submit()
 
     def idle_engines(self, dst: Agent, src: Agent) -> int:
         """Mask of the engines that could copy from ``src`` to ``dst`` and have nothing to do now; may be 0."""
-        self._here()
+        self.require_here()
         mask = c_uint32()
         status = self.library.hsa_amd_memory_copy_engine_status(dst.handle, src.handle, byref(mask))
         if status != t.HSA_STATUS_ERROR_OUT_OF_RESOURCES:  # that is: all are busy
@@ -165,7 +165,7 @@ class Runtime:
 
         It is also 0 where the library cannot say (see ``missing``): choose among :meth:`idle_engines` then.
         """
-        self._here()
+        self.require_here()
         if "hsa_amd_memory_get_preferred_copy_engine" in self.missing:
             return 0
         mask = c_uint32()
@@ -175,7 +175,7 @@ class Runtime:
 
     def link(self, agent: Agent, other: Agent) -> str:
         """What joins an agent to another's memory, in the header's word: ``XGMI``, ``PCIE``; ``""`` for its own."""
-        self._here()
+        self.require_here()
         return link_between(self.library, agent, other)
 
     def seconds(self, ticks: int) -> float:
@@ -184,6 +184,7 @@ class Runtime:
 
     def now_s(self) -> float:
         """Seconds since the runtime was opened, by the clock that times of copies are in."""
+        self.require_here()
         return self.seconds(self._ticks(t.HSA_SYSTEM_INFO_TIMESTAMP))
 
     def _ticks(self, attribute: int) -> int:
@@ -207,7 +208,8 @@ class Runtime:
                 return (0, 0)  # older than the attribute
         return values[0].value, values[1].value
 
-    def _here(self) -> None:
+    def require_here(self) -> None:
+        """Raises :class:`C3Error` in a process that was forked off the one that opened the runtime."""
         if self.forked:
             raise C3Error(
                 "amd: AMD's runtime was opened before this process was forked, and does not work in it; start workers "
@@ -236,7 +238,7 @@ def open_runtime(library: str | Path | None = None) -> Runtime:
     global _opened
     if _opened is None:
         _opened = Runtime(library)
-    _opened._here()
+    _opened.require_here()
     if library is not None and Path(library).resolve() != Path(_opened.library.path).resolve():
         raise C3Error(f"amd: this process has opened {_opened.library.path} and cannot open {library} too")
     return _opened

@@ -48,6 +48,7 @@ class Signal:
     @property
     def value(self) -> int:
         """What it is now."""
+        self._runtime.require_here()
         return self._hsa.hsa_signal_load_scacquire(self.handle)
 
     def set(self, value: int) -> None:
@@ -58,14 +59,15 @@ class Signal:
         self._hsa.hsa_signal_store_screlease(self.handle, value)
 
     def wait(self, limit_s: float, what: str) -> None:
-        """Wait until it is 0, that is, until all copies that it counts are done.
+        """Wait until it is 0, that is, until all copies that it counts are done; a limit below 0 is as 0.
 
         Raises:
             TookTooLong: it was not after ``limit_s`` seconds.
             C3Error: a copy failed. Both name ``what`` was waited for (a noun: ``"the all-gather's copies"``).
         """
+        self._runtime.require_here()
         frequency, start_s = self._runtime.ticks_per_s, time.monotonic()
-        state, slice_s = t.HSA_WAIT_STATE_ACTIVE, min(_SPIN_S, limit_s)
+        state, slice_s = t.HSA_WAIT_STATE_ACTIVE, max(0.0, min(_SPIN_S, limit_s))
         while True:
             value = self._hsa.hsa_signal_wait_scacquire(
                 self.handle, t.HSA_SIGNAL_CONDITION_LT, 1, int(slice_s * frequency), state

@@ -11,6 +11,8 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from ctypes import byref, c_uint32
 from pathlib import Path
@@ -197,6 +199,32 @@ def test_each_spawned_process_opens_its_own(double, runtime):
         worker.join(SOON_S)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        "signal.value", "signal.set(0)", "signal.wait(0.1, 'it')", "signal.times()", "r.now_s()",
+        "r.prepare(64, gpus[1], 128, gpus[0], 64, signal, 4)",
+    ],
+)  # fmt: skip
+def test_nothing_of_the_library_is_used_after_a_fork(double, use):
+    code = f"""
+import os
+r = open_runtime(path); gpus, signal, called = r.gpus, r.signal(1), []
+for name in ("hsa_signal_load_scacquire", "hsa_signal_store_screlease", "hsa_signal_wait_scacquire",
+             "hsa_system_get_info"):
+    setattr(r.library, name, lambda *a, name=name: called.append(name) or 0)
+read, write = os.pipe()
+if not os.fork():
+    try: {use}
+    except C3Error as error: os.write(write, f"{{error}}; {{called}}".encode())
+    os._exit(0)
+os.wait(); os.close(write); answer = os.read(read, 1000).decode()
+"""
+    said = in_a_process(code, double)
+    assert "was opened before this process was forked" in said
+    assert said.endswith("; []")
+
+
 def test_a_copy_made_ready_before_a_fork_is_refused_after_it(double):
     code = """
 import os
@@ -311,6 +339,15 @@ def test_times_of_copies(runtime):
     signal.wait(SOON_S, "the copy")
     start_s, end_s = signal.times()
     assert before_s <= start_s <= end_s <= runtime.now_s()
+
+
+def test_a_limit_below_nothing_is_nothing(runtime):
+    signal = runtime.signal(1)
+    threading.Timer(2.0, signal.set, [0]).start()  # so that a wait without an end has one
+    start_s = time.monotonic()
+    with pytest.raises(TookTooLong, match="the gate did not end within -1 s"):
+        signal.wait(-1.0, "the gate")
+    assert time.monotonic() - start_s < 1.0
 
 
 def test_a_signal_that_copies_may_still_count_down_is_never_given_back(runtime, double):
