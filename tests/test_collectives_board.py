@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from c3lib.collectives import shared
 from c3lib.collectives.communicator import Communicator
 from c3lib.collectives.window import HostWindow
 from c3lib.errors import C3Error
+from c3lib.files import ROOT
 
 FORK = multiprocessing.get_context("fork")
 LIMIT_S = 60  # of what takes a second, on a busy machine
@@ -239,3 +241,9 @@ def test_a_process_is_known_by_when_it_began():
     assert shared.start_of(child.pid) == 0  # though its number is not free yet
     child.wait()
     assert shared.start_of(child.pid) == 0
+
+
+def test_without_torch_the_package_says_what_it_needs():
+    code = "import sys; sys.modules['torch'] = None\nimport c3lib.collectives"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert result.stderr.splitlines()[-1].startswith("ImportError: c3lib.collectives needs torch: pip install")
