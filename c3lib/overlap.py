@@ -7,6 +7,8 @@ with the same size in the same registered memory, in the same repetition.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from c3lib import metrics
@@ -21,6 +23,27 @@ WAY = ["collective", "transport", "batched", "in_place", "asked"]
 _PAIR = ["bound", "gemm", *WAY, "first"]
 
 
+def beside_alone(rows: pd.DataFrame, way: Sequence[str]) -> pd.DataFrame:
+    """Regions of both kernels with ``gemm_alone_s`` and ``transfer_alone_s`` of the same repetition.
+
+    ``way``: the columns that tell transfers apart. A GEMM alone is one with every SM. Raises :class:`C3Error` where a
+    kernel was not run alone.
+    """
+    still, alone, own = rows["transport"] == "none", rows["gemm"] == "none", [*way, "repetition"]
+    whole = rows[still & (rows["sms_asked"] == 0)]
+    gemms = whole.groupby(["gemm", "repetition"])["gemm_s"].median().rename("gemm_alone_s")
+    transfers = rows[alone & ~still].groupby(own)["transfer_s"].median().rename("transfer_alone_s")
+    found = rows[~still & ~alone].join(gemms, on=["gemm", "repetition"]).join(transfers, on=own)
+    lacking = found[found[["gemm_alone_s", "transfer_alone_s"]].isna().any(axis=1)]
+    if len(lacking):
+        row = lacking.iloc[0]
+        raise C3Error(
+            f"{row['experiment']}: {row['gemm']} runs beside {row['transport']} ({row['collective']} of "
+            f"{row['total_bytes']} bytes), but not both alone in repetition {row['repetition']}"
+        )
+    return found
+
+
 def pairs(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of a GEMM beside a transfer, each with both alone in the same repetition; from the table ``transports``.
 
@@ -32,18 +55,7 @@ def pairs(rows: pd.DataFrame) -> pd.DataFrame:
         C3Error: no rows, rows whose bytes were not verified, or a pair whose kernels were not run alone.
     """
     rows = _asked(rows)
-    still, alone = rows["transport"] == "none", rows["gemm"] == "none"
-    own = [*WAY, "total_bytes", "repetition"]
-    gemms = rows[still].groupby(["gemm", "repetition"])["gemm_s"].median().rename("gemm_alone_s")
-    transfers = rows[alone & ~still].groupby(own)["transfer_s"].median().rename("transfer_alone_s")
-    found = rows[~still & ~alone].join(gemms, on=["gemm", "repetition"]).join(transfers, on=own)
-    lacking = found[found[["gemm_alone_s", "transfer_alone_s"]].isna().any(axis=1)]
-    if len(lacking):
-        row = lacking.iloc[0]
-        raise C3Error(
-            f"overlap: {row['gemm']} runs beside {row['transport']} ({row['collective']} of {row['total_bytes']} "
-            f"bytes, in_place {row['in_place']}), but not both alone in repetition {row['repetition']}"
-        )
+    found = beside_alone(rows, [*WAY, "total_bytes"])
     times = found["gemm_alone_s"], found["transfer_alone_s"]
     speedup = metrics.realised_speedup(*times, found["region_s"])
     return found.assign(

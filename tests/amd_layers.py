@@ -63,10 +63,11 @@ def ran_and_why_not(reports: Iterable[Any]) -> dict[str, Layer]:
         layer = layers.get(layer_of(getattr(report, "nodeid", "")) or "")
         if layer is None:
             continue
-        if not report.skipped:
+        properties = getattr(report, "user_properties", None)  # None: a file that could not be imported ran nothing
+        if not report.skipped and properties is not None:
             layer.ran += 1
-            layer.libraries |= {value for name, value in report.user_properties if name == LIBRARY}
-        elif report.longrepr:
+            layer.libraries |= {value for name, value in properties if name == LIBRARY}
+        elif report.skipped and report.longrepr:
             layer.reasons.add(re.sub("^Skipped: ", "", report.longrepr[2]))
     return layers
 

@@ -200,3 +200,8 @@ def test_nothing_is_said_where_no_layer_was_selected() -> None:
     lines: list[str] = []
     amd_layers.say(lines.append, amd_layers.ran_and_why_not([report("tests/test_cli.py::a")]))
     assert lines == []
+
+
+def test_a_file_that_cannot_be_imported_ran_nothing_and_hides_no_error():
+    failed = SimpleNamespace(nodeid="tests/amd/test_l1_x.py", skipped=False, longrepr="ImportError")
+    assert amd_layers.ran_and_why_not([failed])["L1"].ran == 0

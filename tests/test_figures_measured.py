@@ -121,7 +121,7 @@ def test_a_gemm_beside_a_transfer_is_compared_with_both_alone_in_the_same_repeti
 def test_a_pair_without_its_kernels_alone_is_named():
     rows = made.order()
     with pytest.raises(
-        C3Error, match=r"order has .* beside sm_kernel of \d+ bytes, but not both alone in repetition 0"
+        C3Error, match=r"order: .* runs beside sm_kernel \(.* of \d+ bytes\), but not both alone in repetition 0"
     ):
         measured.beside(rows[(rows["gemm"] != "none") | (rows["transport"] != "sm_kernel")])
     with pytest.raises(C3Error, match="not both alone in repetition 3"):

@@ -8,12 +8,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from c3lib.errors import C3Error
 from c3lib.figures import style
 from c3lib.hardware import load_node
 from c3lib.measured import ENGINE_DRIVEN, TRANSPORTS
 from c3lib.metrics import fraction_of_ideal, ideal_speedup, median_interval, realised_speedup
-from c3lib.overlap import is_library
+from c3lib.overlap import beside_alone, is_library
 
 NOTHING = "none"
 """Stands for the GEMM in a row without one."""
@@ -55,20 +54,7 @@ def beside(rows: pd.DataFrame) -> pd.DataFrame:
         C3Error: rows that no figure may show, or a pair whose kernels were not run alone in the same repetition.
     """
     style.shown(rows)
-    bare = rows["transport"] == "none"
-    whole = bare & (rows["sms_asked"] == 0)  # alone means with every SM
-    of_transfer = ["total_bytes", "direction", "transport", "batched", "blocks", "repetition"]
-    gemms = rows[whole].groupby(["gemm", "repetition"])["gemm_s"].median().rename("gemm_alone_s")
-    transfers = rows[rows["gemm"] == NOTHING].groupby(of_transfer)["transfer_s"].median().rename("transfer_alone_s")
-    pairs = rows[~bare & (rows["gemm"] != NOTHING)]
-    pairs = pairs.join(gemms, on=["gemm", "repetition"]).join(transfers, on=of_transfer)
-    lacking = pairs[pairs[["gemm_alone_s", "transfer_alone_s"]].isna().any(axis=1)]
-    if len(lacking):
-        row = lacking.iloc[0]
-        raise C3Error(
-            f"figure: {row['experiment']} has {row['gemm']} beside {row['transport']} of {row['total_bytes']} bytes, "
-            f"but not both alone in repetition {row['repetition']}"
-        )
+    pairs = beside_alone(rows, ["total_bytes", "direction", "transport", "batched", "blocks"])
     alone = pairs["gemm_alone_s"], pairs["transfer_alone_s"]
     speedup = realised_speedup(*alone, pairs["region_s"])
     return pairs.assign(
