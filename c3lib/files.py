@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Mapping
 
@@ -19,11 +21,18 @@ DATA = ROOT / "data"
 _read: set[Path] = set()
 
 
-def read_text(path: Path | str) -> str:
-    """Text of a data file (UTF-8). Raises :class:`C3Error` when it is missing, unreadable or not text."""
+def read_text(path: Path | str, most_nbytes: int | None = None) -> str:
+    """Text of a data file (UTF-8), of at most so many bytes, no more of which are read.
+
+    Raises :class:`C3Error` when it is missing, unreadable, too large or not text.
+    """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as handle:
+            content = handle.read(-1 if most_nbytes is None else most_nbytes + 1)
+        if most_nbytes is not None and len(content) > most_nbytes:
+            raise C3Error(f"{path}: is larger than {most_nbytes} bytes, the most that is read of such a file")
+        text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")  # as in text mode
     except FileNotFoundError:
         raise C3Error(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
@@ -84,6 +93,32 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
 def write_text(path: Path | str, text: str) -> Path:
     """:func:`write_bytes` of UTF-8 text."""
     return write_bytes(path, text.encode("utf-8"))
+
+
+@contextmanager
+def held(folder: Path | str, what: str) -> Iterator[None]:
+    """The folder, made if need be, while no other process holds it; a process that dies lets go of it.
+
+    Raises :class:`C3Error` if another one does (``what`` says what that is), or if the folder cannot be written to.
+    """
+    import fcntl
+
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / ".lock").open("ab")
+    except FileExistsError:
+        raise C3Error(f"{path}: must be a folder") from None
+    except OSError as error:
+        raise C3Error(f"{path}: cannot be written: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise C3Error(f"{path}: another {what} is writing here; wait for it, or stop it") from None
+        except OSError:
+            pass  # a file system without locks: two at once then do the same work twice, each file whole
+        yield
 
 
 def _umask() -> int:

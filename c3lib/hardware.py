@@ -80,6 +80,8 @@ class Link:
     peak_gbs: float = quantity("GB/s", 0.1)  # one link, one direction
     dma_gbs: float = quantity("GB/s", 0.1)  # reached by a DMA engine, one link, one direction
     cu_gbs: float = quantity("GB/s", 0.1)  # reached by the library's kernels, likewise
+    dma_one_way_gbs: float = quantity("GB/s", 0.1)  # dma_gbs while nothing goes the other way
+    cu_one_way_gbs: float = quantity("GB/s", 0.1)  # cu_gbs while nothing goes the other way
 
 
 @dataclass(frozen=True)
@@ -158,19 +160,30 @@ class Node:
 
         Raises :class:`C3Error` for an unknown key or an impossible value.
         """
-        if key not in self.constants:
-            raise unknown("constant", key, self.constants)
-        section, name = key.split(".")
-        meta = next(item.metadata for item in fields(SECTIONS[section]) if item.name == name)
-        check_value(f"{self.name}: {key}", value, meta)
-        part = self.library[section] if section in self.library else getattr(self, section)
-        changed: Any = replace(part, **{name: int(value) if meta["whole"] else float(value)})
-        was = self.constants[key]
-        source = f"set to {value:g} by hand; {was.value:g} in the node's file: {was.source}"
-        constants = {**self.constants, key: replace(was, value=value, evidence="modelled", source=source)}
-        changes: dict[str, Any] = {"constants": constants}
-        changes |= {"library": {**self.library, section: changed}} if section in self.library else {section: changed}
-        node = replace(self, **changes)
+        return self.with_constants({key: value})
+
+    def with_constants(self, values: Mapping[str, float]) -> Node:
+        """A copy with several constants changed at once: they have to be possible together, in whatever order.
+
+        Raises :class:`C3Error` for an unknown key or an impossible value.
+        """
+        node, constants = self, dict(self.constants)
+        for key, value in values.items():
+            if key not in constants:
+                raise unknown("constant", key, constants)
+            section, name = key.split(".")
+            meta = next(item.metadata for item in fields(SECTIONS[section]) if item.name == name)
+            check_value(f"{self.name}: {key}", value, meta)
+            part = node.library[section] if section in node.library else getattr(node, section)
+            changed: Any = replace(part, **{name: int(value) if meta["whole"] else float(value)})
+            was = constants[key]
+            source = f"set to {value:g} by hand; {was.value:g} in the node's file: {was.source}"
+            constants[key] = replace(was, value=value, evidence="modelled", source=source)
+            changes: Any = (
+                {"library": {**node.library, section: changed}} if section in node.library else {section: changed}
+            )
+            node = replace(node, **changes)
+        node = replace(node, constants=constants)
         _check_together(self.name, node)
         return node
 
@@ -234,6 +247,14 @@ def _check_together(path: Path | str, node: Node) -> None:
         (node.gpu.spare_cus < node.gpu.cus, "gpu.spare_cus must be fewer than gpu.cus"),
         (node.link.dma_gbs <= node.link.peak_gbs, "link.dma_gbs must not exceed link.peak_gbs"),
         (node.link.cu_gbs <= node.link.peak_gbs, "link.cu_gbs must not exceed link.peak_gbs"),
+        (
+            node.link.dma_gbs <= node.link.dma_one_way_gbs <= node.link.peak_gbs,
+            "link.dma_one_way_gbs must lie between link.dma_gbs and link.peak_gbs",
+        ),
+        (
+            node.link.cu_gbs <= node.link.cu_one_way_gbs <= node.link.peak_gbs,
+            "link.cu_one_way_gbs must lie between link.cu_gbs and link.peak_gbs",
+        ),
         (node.dma.peer_engines <= node.dma.engines, "dma.peer_engines must not exceed dma.engines"),
         (
             node.topology != "mesh" or node.link.count >= node.ranks - 1,

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,3 +141,24 @@ def test_what_was_read_or_listed_is_remembered_and_what_failed_is_not(tmp_path):
     assert files.names_in(tmp_path, ".csv") == ["a", "b"]
     mine = [path for path in files.files_read() if path.is_relative_to(tmp_path)]
     assert mine == [tmp_path, tmp_path / "a.csv"]
+
+
+def test_no_more_is_read_than_asked_for(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_bytes(b"x = 1\r\n")
+    assert files.read_text(path, most_nbytes=7) == "x = 1\n"
+    with pytest.raises(C3Error, match=r"a\.toml: is larger than 6 bytes"):
+        files.read_text(path, most_nbytes=6)
+    with pytest.raises(C3Error, match="/dev/zero: is larger than 1000 bytes"):
+        files.read_text("/dev/zero", most_nbytes=1000)
+
+
+def test_a_folder_is_held_by_one_process_and_let_go_when_it_ends(tmp_path):
+    with files.held(tmp_path / "new", "sweep"):
+        code = f"from c3lib.files import held\nwith held({str(tmp_path / 'new')!r}, 'sweep'): print('mine')"
+        run = lambda: subprocess.run([sys.executable, "-c", code], cwd=files.ROOT, capture_output=True, text=True)  # noqa: E731
+        assert "another sweep is writing here" in run().stderr
+    assert run().stdout == "mine\n"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(C3Error, match="file: must be a folder"), files.held(tmp_path / "file", "sweep"):
+        pass

@@ -172,3 +172,14 @@ def test_a_changed_constant_changes_that_one_only():
 def test_an_impossible_change_is_refused(key, value, message):
     with pytest.raises(C3Error, match=message):
         MI300X.with_constant(key, value)
+
+
+def test_several_constants_are_changed_together_in_any_order():
+    node = load_node("mi300x_8")
+    values = {"link.cu_gbs": 100.0, "link.peak_gbs": 128.0, "all-gather.default_cus": 32}
+    first, second = node.with_constants(values), node.with_constants(dict(reversed(values.items())))
+    assert first.link == second.link and first.link.cu_gbs == 100
+    assert first.library["all-gather"].default_cus == 32
+    assert first.constants["link.peak_gbs"].evidence == "modelled"
+    with pytest.raises(C3Error, match=r"mi300x_8: link\.cu_gbs must not exceed link\.peak_gbs"):
+        node.with_constants({"link.cu_gbs": 100.0})

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from c3lib.hardware import Node
 from c3lib.model import kernels
 from c3lib.model.contention import predict
-from c3lib.strategy import STRATEGIES, strategy
+from c3lib.model.kernels import CollectiveBatch, GemmBatch
+from c3lib.strategy import STRATEGIES, Strategy, strategy
 from c3lib.workload import Scenario, whole
 
 CHUNK = 4096
@@ -27,6 +28,18 @@ class Sweep:
     collective_alone_s: NDArray
     time_s: NDArray
     cus_taken: NDArray
+
+
+def evaluate(gemm: GemmBatch, collective: CollectiveBatch, node: Node, chosen: Sequence[Strategy]) -> Sweep:
+    """One chunk of scenarios under every strategy; a scenario's times do not depend on what else is in the chunk."""
+    results = [predict(gemm, collective, node, how) for how in chosen]
+    return Sweep(
+        tuple(how.name for how in chosen),
+        kernels.gemm_time_s(gemm, node.gpu.cus, node),
+        kernels.library_time_s(collective, node),
+        np.stack([result.time_s for result in results], -1),
+        np.stack([result.cus_taken for result in results], -1),
+    )
 
 
 def sweep(
@@ -45,10 +58,7 @@ def sweep(
     gemm_alone, collective_alone = np.empty((2, len(scenarios)))
     for first in range(0, len(scenarios), chunk):
         rows = slice(first, first + chunk)
-        gemm, collective = kernels.batch(scenarios[rows], node)
-        gemm_alone[rows] = kernels.gemm_time_s(gemm, node.gpu.cus, node)
-        collective_alone[rows] = kernels.library_time_s(collective, node)
-        for column, how in enumerate(chosen):
-            result = predict(gemm, collective, node, how)
-            times[rows, column], taken[rows, column] = result.time_s, result.cus_taken
+        part = evaluate(*kernels.batch(scenarios[rows], node), node, chosen)
+        gemm_alone[rows], collective_alone[rows] = part.gemm_alone_s, part.collective_alone_s
+        times[rows], taken[rows] = part.time_s, part.cus_taken
     return Sweep(tuple(how.name for how in chosen), gemm_alone, collective_alone, times, taken)
