@@ -176,10 +176,10 @@ def test_an_impossible_change_is_refused(key, value, message):
 
 def test_several_constants_are_changed_together_in_any_order():
     node = load_node("mi300x_8")
-    values = {"link.cu_gbs": 100.0, "link.peak_gbs": 128.0, "all-gather.default_cus": 32}
+    values = {"dma.peer_engines": 20, "dma.engines": 32, "all-gather.default_cus": 32}
     first, second = node.with_constants(values), node.with_constants(dict(reversed(values.items())))
-    assert first.link == second.link and first.link.cu_gbs == 100
-    assert first.library["all-gather"].default_cus == 32
-    assert first.constants["link.peak_gbs"].evidence == "modelled"
-    with pytest.raises(C3Error, match=r"mi300x_8: link\.cu_gbs must not exceed link\.peak_gbs"):
-        node.with_constants({"link.cu_gbs": 100.0})
+    assert first.dma == second.dma
+    assert (first.dma.engines, first.dma.peer_engines, first.library["all-gather"].default_cus) == (32, 20, 32)
+    assert first.constants["dma.engines"].evidence == "modelled"
+    with pytest.raises(C3Error, match=r"mi300x_8: dma\.peer_engines must not exceed dma\.engines"):
+        node.with_constants({"dma.peer_engines": 20})
