@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from c3lib.errors import C3Error
 from c3lib.hardware import COLLECTIVES, Node
@@ -98,12 +98,17 @@ def roofline_s(scenario: Scenario, node: Node) -> tuple[float, float]:
     """Times of GEMM and collective in seconds at :data:`EFFICIENCY` of the peak rates."""
     gemm, gpu = scenario.gemm, node.gpu
     flops = gpu.matrix_peak_tflops * 1e12 * 2 / DTYPE_BYTES[gemm.dtype]
-    links = min(node.links_used(), scenario.collective.ranks - 1) if node.topology == "mesh" else node.links_used()
-    moved = scenario.collective.sent_bytes
     return (
         max(gemm.flops / flops, gemm.nbytes / (gpu.hbm_peak_gbs * 1e9)) / EFFICIENCY,
-        moved / (links * node.link.peak_gbs * 1e9) / EFFICIENCY if moved else 0.0,
+        float(link_time_s(scenario.collective.sent_bytes, scenario.collective.ranks, node)),
     )
+
+
+def link_time_s(sent_bytes: ArrayLike, ranks: ArrayLike, node: Node) -> NDArray:
+    """Seconds that the bytes of one rank take at :data:`EFFICIENCY` of the peak rate of the links in use."""
+    peers = np.maximum(1, np.asarray(ranks) - 1)  # a lone rank sends nothing
+    links = np.minimum(node.links_used(), peers) if node.topology == "mesh" else node.links_used()
+    return np.asarray(sent_bytes) / (links * node.link.peak_gbs * 1e9) / EFFICIENCY
 
 
 def cu_split(scenarios: Sequence[Scenario], node: Node, table: SplitTable | None = None) -> NDArray:
@@ -115,17 +120,29 @@ def cu_split(scenarios: Sequence[Scenario], node: Node, table: SplitTable | None
     CUs cost the longer kernel nothing, and a table of isolated kernels cannot show that a collective may need more of
     them beside a GEMM than alone.
     """
+    bounds = [scenario.gemm.bound(node.gpu) for scenario in scenarios]
+    kinds = [scenario.collective.kind for scenario in scenarios]
+    times = np.array([roofline_s(scenario, node) for scenario in scenarios]).reshape(-1, 2)
+    return split_for(*times.T, bounds, kinds, node, table)
+
+
+def split_for(
+    gemm_s: NDArray,
+    collective_s: NDArray,
+    bounds: Sequence[str],
+    kinds: Sequence[str],
+    node: Node,
+    table: SplitTable | None = None,
+) -> NDArray:
+    """:func:`cu_split` from roofline times, bounds of the GEMMs and kinds of the collectives, each ``(scenarios,)``."""
     table = table or split_table(node)
-    chosen = []
-    for scenario in scenarios:
-        gemm_s, collective_s = roofline_s(scenario, node)
-        gemm = gemm_s * table.gemm[scenario.gemm.bound(node.gpu)]
-        collective = collective_s * table.collective[scenario.collective.kind]
-        slower = np.maximum(gemm, collective)
-        filled = np.searchsorted(table.counts, node.library[scenario.collective.kind].default_cus) + 1
-        as_good = np.flatnonzero(slower[:filled] <= slower[:filled].min() * (1 + RESOLUTION))
-        chosen.append(table.counts[int(as_good[-1])])
-    return np.array(chosen, int)
+    counts = np.array(table.counts)
+    slowed = lambda times, by, names: times[:, None] * np.array([by[name] for name in names]).reshape(-1, len(counts))  # noqa: E731
+    slower = np.maximum(slowed(gemm_s, table.gemm, bounds), slowed(collective_s, table.collective, kinds))
+    default = np.array([node.library[kind].default_cus for kind in kinds])
+    slower[np.arange(len(counts)) > np.searchsorted(counts, default)[:, None]] = np.inf
+    as_good = slower <= slower.min(axis=1, keepdims=True) * (1 + RESOLUTION)
+    return counts[len(counts) - 1 - as_good[:, ::-1].argmax(axis=1)]
 
 
 def score_split(scenarios: Sequence[Scenario], node: Node) -> pandas.DataFrame:
