@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from c3lib.errors import unknown
 from c3lib.ficco.graph import COPY, GEMM, Program
+from c3lib.ficco.schedules import build
 from c3lib.hardware import COLLECTIVES, Node
 from c3lib.model import kernels
 from c3lib.model.kernels import CollectiveBatch, GemmBatch
@@ -124,6 +125,29 @@ def lanes(programs: Sequence[Program], node: Node, transport: str, on: Mechanism
         cost = [next(costs) for _ in exchanges]
         found.append(Lanes(*zip(*rows, strict=True), *zip(*cost, strict=True)))
     return found
+
+
+def loss_free(program: Program, gemm_s: float, exchange_s: float, node: Node) -> Lanes:
+    """The program's lanes if nothing were lost: each GEMM has its share of the whole GEMM's time, each exchange its
+    share of the whole one's bytes, neither slows the other, and launches, moves and starts cost nothing.
+
+    What remains of a schedule then is its order, and how many links it uses: over a mesh an exchange with one peer has
+    one link where the whole exchange has all of them.
+    """
+    groups, exchanges = order_of(program)
+    work = [sum(kernel.m * kernel.n * kernel.k for kernel in group.kernels) for group in groups]
+    kept = [(flops / sum(work) * gemm_s, group.waits) for flops, group in zip(work, groups, strict=True) if flops]
+    kernel_s, waits = zip(*kept, strict=True)
+    whole = order_of(build("serial", program.problem, program.rank))[1]
+    bytes_s = exchange_s / sum(_carried(item, node) for item in whole) if whole else 0.0
+    moved_s = tuple(_carried(item, node) * bytes_s for item in exchanges)
+    nothing = (0.0,) * len(kept)
+    return Lanes(kernel_s, kernel_s, nothing, waits, (1.0,) * len(kept), moved_s, (0.0,) * len(moved_s))
+
+
+def _carried(exchange: Exchange, node: Node) -> float:
+    """Bytes of the busiest link of a mesh, or of the port that all peers share."""
+    return float(exchange.most_nbytes if node.topology == "mesh" else exchange.nbytes)
 
 
 class _Rates(NamedTuple):
