@@ -62,6 +62,16 @@ STRATEGY = {
     "conccl": "#5AA7D6",
     "conccl_rp": "#14548C",
 }
+# Finer-grain schedules: 1-D ones blue to green, the 2-D one red-purple, what they are compared with grey and black.
+SCHEDULE = {
+    "serial": "#8A8A8A",
+    "shard_p2p": "#222222",
+    "uniform_fused_1d": "#0072B2",
+    "hetero_fused_1d": "#56B4E9",
+    "hetero_unfused_1d": "#009E73",
+    "uniform_fused_2d": "#C4529A",
+}
+SCHEDULE_MARKER = dict(zip(SCHEDULE, "|XosD^", strict=True))
 LENGTH_CLASS = {"G-long": "#117733", "GC-equal": "#B8A642", "C-long": "#882255"}
 KIND = {"all-gather": "#2A9D8F", "all-to-all": "#7B4EA3"}
 SHORT = {"all-gather": "AG", "all-to-all": "A2A", "compute": "CB", "memory": "MB"}
@@ -78,6 +88,9 @@ BLAME = {
 }
 HOST_VIEW = "one rank's view over the host link"
 """Said wherever a node of topology ``host`` is shown: its peers' buffers stand in host memory."""
+
+CONCCL, FICCO = "arXiv 2412.14335", "arXiv 2512.10236"
+"""The two papers, as a stamp names where a reported value is from."""
 
 GREY, FAINT = "#6E6E6E", "#DADADA"
 NOT_MEASURED = "#CC3311"
@@ -160,10 +173,18 @@ def node_of(rows: pd.DataFrame) -> str:
     return ", ".join(dict.fromkeys(rows["node"]))
 
 
-def stamp(figure: Figure, evidence: str, node: str, n: str, note: str = "our shapes", reported: bool = False) -> None:
+def stamp(
+    figure: Figure,
+    evidence: str,
+    node: str,
+    n: str,
+    note: str = "our shapes",
+    reported: bool = False,
+    paper: str = CONCCL,
+) -> None:
     """Say in the lower right corner what kind of evidence a figure shows, for which node, from how many cases."""
     text = " · ".join(filter(None, (evidence, node, n, note, _view(node, note))))
-    text += "  |  ◇ reported, arXiv 2412.14335" if reported else ""
+    text += f"  |  ◇ reported, {paper}" if reported else ""
     written = figure.text(0.995, 0.008, text, ha="right", va="bottom", fontsize=STAMP_PT, color=GREY, gid="stamp")
     if written.get_window_extent().x0 < 0.01 * figure.bbox.width:  # a margin, as letters differ a little by format
         written.set_text(_two_lines(text))
