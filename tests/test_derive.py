@@ -129,6 +129,8 @@ AS_IN_THE_FILE = [
     # The file has these of an earlier run than the published table.
     ("link.cu_gbs", 0.02),
     ("link.dma_gbs", 0.05),
+    ("link.dma_one_way_gbs", 0.01),
+    ("link.cu_one_way_gbs", 0.01),
     ("all-gather.cu_gbs", 0.07),
     ("all-to-all.cu_gbs", 0.07),
 ]
@@ -224,6 +226,24 @@ def test_one_copy_tells_a_copy_from_a_command(tmp_path):
     read = written(tmp_path, node, rows)
     assert read["dma.copy_us"].value == pytest.approx(6)
     assert read["dma.command_us"].value == pytest.approx(2, abs=0.1)
+
+
+def test_the_rate_one_way_is_that_of_whole_plans_from_host_memory(tmp_path):
+    """Also where blocks were swept, and only where the link is the host's: between GPUs both ways are as fast."""
+    host, switch = load_node("h200_1"), node_of(TRUTH)
+    rows = isolated(switch).assign(node=host.name)
+    rows["transport"] = rows["transport"].replace("nccl", "sm_kernel")
+    sent = 2**28 * 7 / 8
+    how = {"nbytes": 2**28, "direction": "in", "copies": 7}
+    arms = [(setting(), 55e9), *((setting(blocks=blocks), blocks * 6e9) for blocks in (1, 2, 4, 8))]
+    more = [row("isolated", "none", arm, 0, **how, transfer_s=sent / rate) for arm, rate in arms]
+    other = [row("isolated", "none", setting(), 0, **(how | {"copies": 1}), transfer_s=1e-6)]  # one copy is no plan
+    with_both = pd.concat([rows, table(more + other, "isolated").assign(node=host.name)], ignore_index=True)
+    read = written(tmp_path, host, with_both)
+    assert read["link.dma_one_way_gbs"].value == pytest.approx(55, rel=0.01)
+    assert read["link.cu_one_way_gbs"].value == pytest.approx(48, rel=0.01)
+    assert not [key for key in written(tmp_path, host, rows) if "one_way" in key]
+    assert not [key for key in written(tmp_path, switch, with_both.assign(node=switch.name)) if "one_way" in key]
 
 
 def test_without_the_table_order_there_are_no_coefficients(tmp_path):

@@ -39,6 +39,8 @@ def from_isolated(tables: Tables) -> Iterator[Reading]:
         yield Reading(
             "link.cu_gbs", _round(best / _links(tables)), _says(tables, f"{name} {best:.4g} GB/s a direction")
         )
+    if tables.node.topology == "host":  # links between GPUs are full duplex
+        yield from _one_way(tables)
 
 
 def _gemm(tables: Tables) -> Iterator[Reading]:
@@ -91,6 +93,20 @@ def _copy_engines(tables: Tables) -> Iterator[Reading]:
         yield Reading(
             "dma.copy_us", _round(copy_us, 2), _says(tables, f"{said}; less the file's command for each peer")
         )
+
+
+def _one_way(tables: Tables) -> Iterator[Reading]:
+    """Rates of whole plans whose bytes all come from host memory, nothing going the other way."""
+    rows = tables.transfers
+    rows = rows[(rows["direction"] == "in") & (rows["copies"] == tables.node.ranks - 1)]
+    for key, transport in (("dma", "copy_engine"), ("cu", tables.library)):
+        mine = rows[rows["transport"] == transport].sort_values("total_bytes")
+        mine = mine[mine["batched"]] if mine["batched"].any() else mine
+        best = max((_plateau_gbs(part) for _, part in mine.groupby("blocks")), default=0.0)
+        if best:
+            name = "copy engines" if transport == "copy_engine" else TRANSPORTS[transport]
+            source = _says(tables, f"{name} {best:.4g} GB/s from host memory, nothing going back")
+            yield Reading(f"link.{key}_one_way_gbs", _round(best / _links(tables)), source)
 
 
 def _library(tables: Tables, kind: str) -> tuple[pd.Series, list[Reading]]:

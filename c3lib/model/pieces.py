@@ -56,7 +56,8 @@ class Group(NamedTuple):
 def one_way(node: Node) -> Node:
     """The node as its links are while bytes only arrive: a host link is faster then than both ways at once."""
     link = node.link
-    return replace(node, link=replace(link, dma_gbs=link.dma_one_way_gbs, cu_gbs=link.cu_one_way_gbs))
+    faster = {"dma_gbs": max(link.dma_gbs, link.dma_one_way_gbs), "cu_gbs": max(link.cu_gbs, link.cu_one_way_gbs)}
+    return replace(node, link=replace(link, **faster))
 
 
 def order_of(program: Program) -> tuple[list[Group], list[Exchange]]:

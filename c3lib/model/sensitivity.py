@@ -20,14 +20,16 @@ from c3lib.suites import load_suite
 IDLE = frozenset(
     {"gpu.llc_mb", "gpu.llc_peak_gbs", "gpu.l2_mb", "gpu.hbm_capacity_gb", "link.peak_gbs", "dma.engines"}
     | {f"{kind}.saturation_cus" for kind in ("all-gather", "all-to-all")}
+    | {"link.dma_one_way_gbs", "link.cu_one_way_gbs"}
 )
-"""Constants that no modelled time depends on: they describe, bound, or normalise (a test holds this list)."""
+"""Constants that no time of a scenario depends on: they describe, bound, normalise, or are of finer-grain overlap alone
+(a test holds this list)."""
 
 BEST = "speedup_max"
 
 
 def used_keys(node: Node) -> list[str]:
-    """Keys of the constants that a modelled time depends on, in the order of the node's file."""
+    """Keys of the constants that a scenario's time depends on, in the order of the node's file."""
     return [key for key in node.constants if key not in IDLE]
 
 
