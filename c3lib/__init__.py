@@ -22,6 +22,8 @@ _HOME = {
     "Node": "hardware",
     "load_node": "hardware",
     "node_names": "hardware",
+    "Advice": "advisor.advice",
+    "advise": "advisor.advice",
     "STRATEGIES": "strategy",
     "Strategy": "strategy",
     "TransferPlan": "transfer",

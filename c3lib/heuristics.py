@@ -123,7 +123,7 @@ def cu_split(scenarios: Sequence[Scenario], node: Node, table: SplitTable | None
     bounds = [scenario.gemm.bound(node.gpu) for scenario in scenarios]
     kinds = [scenario.collective.kind for scenario in scenarios]
     times = np.array([roofline_s(scenario, node) for scenario in scenarios]).reshape(-1, 2)
-    return split_for(*times.T, bounds, kinds, node, table)
+    return split_for(times[:, 0], times[:, 1], bounds, kinds, node, table)
 
 
 def split_for(
