@@ -31,6 +31,10 @@ class Block(NamedTuple):
         """Number of elements."""
         return self.rows * self.cols
 
+    def __str__(self) -> str:
+        rows, cols = f"{self.row}:{self.row + self.rows}", f"{self.col}:{self.col + self.cols}"
+        return f"{self.buffer}@{self.rank}[{rows}, {cols}]"
+
 
 class Task(NamedTuple):
     """One operation, as it is launched.
@@ -91,21 +95,14 @@ class Program:
 
     def to_rows(self) -> list[dict[str, object]]:
         """One dict a task, for tables."""
-
-        def text(block: Block | None) -> str:
-            if block is None:
-                return ""
-            rows, cols = f"{block.row}:{block.row + block.rows}", f"{block.col}:{block.col + block.cols}"
-            return f"{block.buffer}@{block.rank}[{rows}, {cols}]"
-
         return [
             {
                 "task": index,
                 "op": task.op,
                 "step": task.step,
-                "a": text(task.a),
-                "b": text(task.b),
-                "out": text(task.out),
+                "a": str(task.a),
+                "b": str(task.b or ""),
+                "out": str(task.out),
                 "accumulate": task.accumulate,
                 "after": " ".join(map(str, task.after)),
             }
