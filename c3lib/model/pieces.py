@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from c3lib.errors import unknown
-from c3lib.ficco.graph import COPY, GEMM, Program
+from c3lib.ficco.graph import COPY, GEMM, Program, Task
+from c3lib.ficco.problem import Problem
 from c3lib.ficco.schedules import build
 from c3lib.hardware import COLLECTIVES, Node
 from c3lib.model import kernels
@@ -46,6 +49,9 @@ class Exchange(NamedTuple):
     peers: int
 
 
+NO_EXCHANGE = Exchange(0, 0, 1)
+
+
 class Group(NamedTuple):
     """Kernels that run one after another and wait for the same exchanges; ``waits``: how many must have ended."""
 
@@ -60,18 +66,25 @@ def one_way(node: Node) -> Node:
     return replace(node, link=replace(link, **faster))
 
 
-def order_of(program: Program) -> tuple[list[Group], list[Exchange]]:
-    """A program's kernels and exchanges in the order in which its two queues run them."""
+def order_of(program: Program, node: Node | None = None) -> tuple[list[Group], list[Exchange]]:
+    """A program's kernels and exchanges in the order in which its two queues run them.
+
+    Ranks go step by step: behind a switch (told by ``node``) an exchange carries what the busiest port of those in it
+    carries in that step, a sender's to all who fetch from it included.
+    """
     size = program.problem.element_nbytes
     groups: list[tuple[tuple, list[Kernel]]] = []
-    steps: dict[int, list[int]] = {}
+    steps: dict[int, list[Task]] = {}
     needs: list[int] = []  # of each task: exchanges that must have ended before, through all that it waits for
     for task in program.tasks:
-        waits = max((needs[index] for index in task.after), default=0)
         if task.op == COPY:
-            steps.setdefault(task.step, []).append(task.a.elements * size)
+            steps.setdefault(task.step, []).append(task)
             needs.append(len(steps))
             continue
+        waits = 0
+        for index in task.after:
+            if needs[index] > waits:
+                waits = needs[index]
         needs.append(waits)
         moved = 0 if task.op == GEMM else 2 * task.a.elements * size  # read and written
         kernel = Kernel(task.a.rows if not moved else 0, task.out.cols, task.a.cols, size, task.accumulate, moved)
@@ -80,8 +93,24 @@ def order_of(program: Program) -> tuple[list[Group], list[Exchange]]:
             groups[-1][1].append(kernel)
         else:
             groups.append((key, [kernel]))
-    exchanges = [Exchange(max(sizes), sum(sizes), len(sizes)) for sizes in steps.values()]
+    sent = _sent_nbytes(program.schedule, program.problem) if node is not None and node.topology == "switch" else {}
+    exchanges = []
+    for step, tasks in steps.items():
+        sizes = [task.a.elements * size for task in tasks]
+        port = max((sent.get((task.a.rank, step), 0) for task in tasks), default=0) if sent else 0
+        exchanges.append(Exchange(max(sizes), max(sum(sizes), port), len(sizes)))
     return [Group(tuple(_merged(parts)), key[2]) for key, parts in groups], exchanges
+
+
+@lru_cache(maxsize=128)
+def _sent_nbytes(schedule: str, problem: Problem) -> dict[tuple[int, int], int]:
+    """Bytes that each rank gives in each step, all who fetch from it together; none told where ranks are alike."""
+    found: dict[tuple[int, int], int] = {}
+    for rank in range(problem.ranks if not problem.even else 0):
+        for task in build(schedule, problem, rank).of(COPY):
+            key = (task.a.rank, task.step)
+            found[key] = found.get(key, 0) + task.a.elements * problem.element_nbytes
+    return found
 
 
 def _merged(parts: list[Kernel]) -> list[Kernel]:
@@ -96,7 +125,7 @@ def lanes(programs: Sequence[Program], node: Node, transport: str, on: Mechanism
 
     CU-driven exchanges run on ``saturation_cus`` CUs that the kernels leave free throughout; where nothing runs beside
     anything (``serial``) both have all they can use. Over a mesh an exchange takes as long as its largest piece; behind
-    a switch or over a host link all pieces share the port.
+    a switch or over a host link all pieces share the port. A kernel is slowed as beside the program's largest exchange.
 
     Raises:
         C3Error: an unknown transport.
@@ -104,28 +133,42 @@ def lanes(programs: Sequence[Program], node: Node, transport: str, on: Mechanism
     if transport not in TRANSPORTS:
         raise unknown("transport", transport, TRANSPORTS)
     node = one_way(node)
-    orders = [order_of(program) for program in programs]
-    kinds = np.array([COLLECTIVES.index(program.problem.kind) for program in programs])
-    overlaps = np.array([program.schedule != "serial" for program in programs])
-    places: dict[tuple, int] = {}  # every different kernel of every kind of exchange is evaluated once
-    for (groups, exchanges), kind, overlap in zip(orders, kinds, overlaps, strict=True):
-        for group in groups:
-            for kernel in group.kernels:
-                places.setdefault((kernel, exchanges[0], int(kind), bool(overlap)), len(places))
-    rates = _rates(list(places), node, transport, on)
-
+    orders = [order_of(program, node) for program in programs]
+    kernel_at: dict[_Beside, int] = {}  # every different kernel beside every kind of exchange is evaluated once
+    exchange_at: dict[_Exchanged, int] = {}
+    wanted = []
+    for program, (groups, exchanges) in zip(programs, orders, strict=True):
+        kind = COLLECTIVES.index(program.problem.kind)
+        overlaps = program.schedule != "serial" and bool(exchanges)
+        largest = max(exchanges, key=lambda item: (item.nbytes, item.peers), default=NO_EXCHANGE)
+        beside = [[_Beside(kernel, largest, kind, overlaps) for kernel in group.kernels] for group in groups]
+        moved = [_Exchanged(exchange, kind, overlaps) for exchange in exchanges]
+        for kernel in chain.from_iterable(beside):
+            kernel_at.setdefault(kernel, len(kernel_at))
+        for exchange in moved:
+            exchange_at.setdefault(exchange, len(exchange_at))
+        wanted.append((beside, [group.waits for group in groups], moved))
+    rates = _rates(list(kernel_at), node, transport, on)
+    costs = _costs(list(exchange_at), node, transport)
     found = []
-    costs = iter(_exchanges([exchanges for _, exchanges in orders], kinds, overlaps, node, transport))
-    for (groups, exchanges), kind, overlap in zip(orders, kinds, overlaps, strict=True):
-        rows = []
-        for group in groups:
-            at = [places[kernel, exchanges[0], int(kind), bool(overlap)] for kernel in group.kernels]
-            beside = sum(rates.beside_s[index] for index in at)
-            slowed = sum(rates.slowed[index] * rates.beside_s[index] for index in at) / beside
-            rows.append((sum(rates.alone_s[index] for index in at), beside, rates.launch_s[at[0]], group.waits, slowed))
-        cost = [next(costs) for _ in exchanges]
-        found.append(Lanes(*zip(*rows, strict=True), *zip(*cost, strict=True)))
+    for beside, waits, moved in wanted:
+        rows = [_group(rates, [kernel_at[kernel] for kernel in kernels_]) for kernels_ in beside]
+        alone_s, beside_s, launch_s, slowed = zip(*rows, strict=True)
+        exchange_s, start_s = (
+            zip(*(costs[exchange_at[exchange]] for exchange in moved), strict=True) if moved else ((), ())
+        )
+        found.append(Lanes(alone_s, beside_s, launch_s, tuple(waits), slowed, exchange_s, start_s))
     return found
+
+
+def _group(rates: _Rates, at: list[int]) -> tuple[float, float, float, float]:
+    """Kernels one after another: alone, beside, launch of the first, and what they leave the exchange on average."""
+    if len(at) == 1:
+        only = at[0]
+        return rates.alone_s[only], rates.beside_s[only], rates.launch_s[only], rates.slowed[only]
+    beside_s = sum(rates.beside_s[index] for index in at)
+    slowed = sum(rates.slowed[index] * rates.beside_s[index] for index in at) / beside_s
+    return sum(rates.alone_s[index] for index in at), beside_s, rates.launch_s[at[0]], slowed
 
 
 def loss_free(program: Program, gemm_s: float, exchange_s: float, node: Node) -> Lanes:
@@ -135,11 +178,11 @@ def loss_free(program: Program, gemm_s: float, exchange_s: float, node: Node) ->
     What remains of a schedule then is its order, and how many links it uses: over a mesh an exchange with one peer has
     one link where the whole exchange has all of them.
     """
-    groups, exchanges = order_of(program)
+    groups, exchanges = order_of(program, node)
     work = [sum(kernel.m * kernel.n * kernel.k for kernel in group.kernels) for group in groups]
     kept = [(flops / sum(work) * gemm_s, group.waits) for flops, group in zip(work, groups, strict=True) if flops]
     kernel_s, waits = zip(*kept, strict=True)
-    whole = order_of(build("serial", program.problem, program.rank))[1]
+    whole = order_of(build("serial", program.problem, program.rank), node)[1]
     bytes_s = exchange_s / sum(_carried(item, node) for item in whole) if whole else 0.0
     moved_s = tuple(_carried(item, node) * bytes_s for item in exchanges)
     nothing = (0.0,) * len(kept)
@@ -151,6 +194,19 @@ def _carried(exchange: Exchange, node: Node) -> float:
     return float(exchange.most_nbytes if node.topology == "mesh" else exchange.nbytes)
 
 
+class _Beside(NamedTuple):
+    kernel: Kernel
+    exchange: Exchange
+    kind: int  # index of the collective
+    overlaps: bool
+
+
+class _Exchanged(NamedTuple):
+    exchange: Exchange
+    kind: int
+    overlaps: bool
+
+
 class _Rates(NamedTuple):
     alone_s: list[float]
     beside_s: list[float]
@@ -158,21 +214,40 @@ class _Rates(NamedTuple):
     launch_s: list[float]
 
 
-def _rates(places: list[tuple], node: Node, transport: str, on: Mechanisms) -> _Rates:
+def _rates(places: list[_Beside], node: Node, transport: str, on: Mechanisms) -> _Rates:
     """Each kernel alone and beside an exchange, and what it does to the exchange."""
-    parts = [kernel for kernel, *_ in places]
-    gemm = kernel_batch(parts, node)
-    exchange = _collective([exchange for _, exchange, *_ in places], [kind for _, _, kind, _ in places], node)
-    overlap = np.array([overlaps for *_, overlaps in places])
+    gemm = kernel_batch([place.kernel for place in places], node)
+    exchange = _collective(places, node)
     how = STRATEGIES["conccl" if transport == "dma" else "c3_sp_rp"]
-    reserved = np.where(overlap & (transport == "cu"), _reserved(exchange, node), 0.0)
+    overlaps = np.array([place.overlaps for place in places])
+    reserved = np.where(overlaps, _reserved(exchange, node), 0.0) if transport == "cu" else np.zeros(len(places))
     law = SharedGpu(gemm, exchange, node, how, reserved, on)
+    alone = law.collective_only.collective_rate
+    slowed = np.divide(law.late.collective_rate, alone, out=np.ones_like(alone), where=alone > 0)
     return _Rates(
         (1 / law.gemm_only.gemm_rate).tolist(),
         (1 / law.late.gemm_rate).tolist(),
-        (law.late.collective_rate / law.collective_only.collective_rate).tolist(),
+        slowed.tolist(),
         kernels.gemm_launch_s(gemm, node).tolist(),
     )
+
+
+def _costs(places: list[_Exchanged], node: Node, transport: str) -> list[tuple[float, float]]:
+    """Time of each exchange's bytes, and what it costs without them."""
+    if not places:
+        return []
+    collective = _collective(places, node)
+    if transport == "dma":
+        start = kernels.dma_latency_s(collective, node)
+        gbs = kernels.link_gbs(node, collective.peers, "dma")
+    else:
+        start = kernels.cu_collective_latency_s(collective, node)
+        default = kernels.library_field(collective, node, "default_cus")
+        overlaps = np.array([place.overlaps for place in places])
+        cus = np.where(overlaps, np.minimum(_reserved(collective, node), default), default)
+        gbs = kernels.cu_collective_gbs(collective, cus, node)
+    seconds = 1 / kernels.transfers_per_s(gbs, collective)
+    return list(zip(seconds.tolist(), start.tolist(), strict=True))
 
 
 def _reserved(exchange: CollectiveBatch, node: Node) -> NDArray:
@@ -180,43 +255,38 @@ def _reserved(exchange: CollectiveBatch, node: Node) -> NDArray:
     return kernels.library_field(exchange, node, "saturation_cus")
 
 
-def _collective(exchanges: Sequence[Exchange], kinds: Sequence[int] | NDArray, node: Node) -> CollectiveBatch:
+def _collective(places: Sequence[_Beside | _Exchanged], node: Node) -> CollectiveBatch:
     """Exchanges as collectives: on a mesh every peer's link takes as long as the one with most to carry."""
     mesh = node.topology == "mesh"
-    sent = [float(item.most_nbytes * item.peers if mesh else item.nbytes) for item in exchanges]
-    return CollectiveBatch(np.asarray(kinds), np.array(sent), np.array([float(item.peers) for item in exchanges]))
-
-
-def _exchanges(
-    rows: list[list[Exchange]], kinds: NDArray, overlaps: NDArray, node: Node, transport: str
-) -> list[tuple[float, float]]:
-    """Time of each exchange's bytes and what it costs without them, in order."""
-    lengths = [len(row) for row in rows]
-    collective = _collective([exchange for row in rows for exchange in row], np.repeat(kinds, lengths), node)
-    if transport == "dma":
-        start = kernels.dma_latency_s(collective, node)
-        gbs = kernels.link_gbs(node, collective.peers, "dma")
-    else:
-        start = kernels.cu_collective_latency_s(collective, node)
-        default = kernels.library_field(collective, node, "default_cus")
-        cus = np.where(np.repeat(overlaps, lengths), np.minimum(_reserved(collective, node), default), default)
-        gbs = kernels.cu_collective_gbs(collective, cus, node)
-    seconds = 1 / kernels.transfers_per_s(gbs, collective)
-    return list(zip(seconds.tolist(), start.tolist(), strict=True))
+    items = [place.exchange for place in places]
+    sent = [float(item.most_nbytes * item.peers if mesh else item.nbytes) for item in items]
+    kinds = np.array([place.kind for place in places])
+    return CollectiveBatch(kinds, np.array(sent), np.array([float(item.peers) for item in items]))
 
 
 def kernel_batch(parts: Sequence[Kernel], node: Node) -> GemmBatch:
-    """Kernels as arrays for the isolated curves. Added to a result, a GEMM reads it once more; moves have no matrix
-    work."""
+    """Kernels as arrays for the isolated curves; moves have no matrix work.
+
+    A GEMM that is added to a result reads the result once more and writes it once more than a GEMM over all of K would,
+    at the end of every tile, when its CU has no matrix work to hide that behind::
+
+        time = matrix work + 2 m n element_bytes / memory bandwidth
+
+    No constant is fitted to this; on one H200 it gives the cost of 8 slices of K within about a tenth (table
+    ``ficco_losses``).
+    """
     m, n, k, size, adds, moved = (np.array(values, float) for values in zip(*parts, strict=True))
     batch = kernels.gemm_batch(np.maximum(m, 1), n, k, size, node)
     again, is_gemm = adds * m * n * size, moved == 0
+    matrix_flops = node.gpu.matrix_tflops * 1e12 * 2 / size
+    # As a share of the matrix work, 2 m n k operations, which for a given K depends on nothing else.
+    tile_end = 1 + adds * size * matrix_flops / (node.gpu.hbm_gbs * 1e9 * k)
     return replace(
         batch,
         nbytes=np.where(is_gemm, batch.nbytes + again, moved),
         beyond_l2_bytes=np.where(is_gemm, batch.beyond_l2_bytes + again, moved),
         memory_bound=batch.memory_bound | ~is_gemm,
         workgroups=np.where(is_gemm, batch.workgroups, node.gpu.cus),
-        wave_time_s=np.where(is_gemm, batch.wave_time_s, 0.0),
-        tile_time_s=np.where(is_gemm, batch.tile_time_s, 0.0),
+        wave_time_s=np.where(is_gemm, batch.wave_time_s * tile_end, 0.0),
+        tile_time_s=np.where(is_gemm, batch.tile_time_s * tile_end, 0.0),
     )
