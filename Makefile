@@ -94,7 +94,7 @@ endef
 
 .venv/.ready-all: .venv/.ready-figures
 	@echo "Adding torch and the test tools to .venv: once, one to five minutes, 1 GB of disk (3 to 6 GB where torch brings CUDA) ..."
-	$(call install,notebooks$(comma)gpu$(comma)test)
+	$(call install,notebooks$(comma)sweep$(comma)gpu$(comma)test)
 
 .PHONY: afresh a-figure-is-gone
 afresh a-figure-is-gone:

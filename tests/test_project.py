@@ -89,7 +89,7 @@ def test_every_direct_dependency_is_explained_and_no_other():
 
 
 def test_what_c3lib_imports_from_outside_is_a_direct_dependency():
-    distribution = {"hip": "hip-python", "pynvml": "nvidia-ml-py"}
+    distribution = {"hip": "hip-python", "pynvml": "nvidia-ml-py", "yaml": "pyyaml"}
     used = set()
     for path in MODULES:
         for name in imported(path):

@@ -1,0 +1,101 @@
+"""A sweep from its grid to its folder: what is there already is kept, the rest is computed and written part by part."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from c3lib.errors import C3Error
+from c3lib.files import held, write_bytes
+from c3lib.sweeps import crew
+from c3lib.sweeps.folder import ABOUT, begin, finished, part_path
+from c3lib.sweeps.grid import read_grid
+from c3lib.sweeps.rows import EVIDENCE, arrow
+from c3lib.workload import whole
+
+FEW_PARTS = 3
+"""So many are computed sooner than other processes have started."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished sweep: where it lies, its size, parts that were there before, and the seconds that the rest took."""
+
+    folder: Path
+    rows: int
+    scenarios: int
+    parts: int
+    kept: int
+    time_s: float
+    evidence: str = EVIDENCE
+
+
+def sweep(
+    grid: Path | str | Mapping[str, Any],
+    out: Path | str,
+    *,
+    dask: str = "",
+    workers: int | None = None,
+    progress: bool = False,
+) -> Done:
+    """Predict every scenario of a grid under its strategies, into the Parquet files of the folder ``out``.
+
+    The folder may hold part of this very sweep, cut short at any moment: what is missing is added, and the table is
+    the same to the last bit. It is computed on ``workers`` processes of this machine (default: one a core), or on the
+    Dask cluster at the address ``dask``.
+
+    Args:
+        grid: a TOML file, or a mapping of the same form (docs/sweeps.md).
+        progress: a progress bar, on a terminal only.
+
+    Raises:
+        C3Error: a bad grid, a folder of something else, no such cluster, a full disk; finished parts are kept.
+    """
+    if dask and workers is not None:
+        raise C3Error("sweep: give either dask or workers, as the cluster has workers of its own")
+    started, folder = time.monotonic(), Path(out)
+    workers = _cores() if workers is None else whole("sweep: workers", workers, least=1)
+    arrow()
+    points = read_grid(grid)
+    with ExitStack() as stack:
+        client = stack.enter_context(crew.cluster(dask)) if dask else None
+        stack.enter_context(held(folder, "sweep"))
+        about = begin(folder, points)
+        there = finished(folder, about)
+        todo = [number for number in range(points.parts) if number not in there]
+        blocks = map(points.block, todo)
+        of_part = {key: about[key] for key in ABOUT}
+        if client is not None:
+            parts = crew.on_cluster(blocks, of_part, client, dask)
+        elif min(workers, len(todo)) == 1 or len(todo) <= FEW_PARTS:
+            parts = crew.here(blocks, of_part)
+        else:
+            parts = crew.processes(blocks, of_part, min(workers, len(todo)))
+        _write(folder, parts, points.parts, len(there), about, progress)
+    return Done(folder, points.rows, points.scenarios, points.parts, len(there), time.monotonic() - started)
+
+
+def _write(folder: Path, parts: crew.Parts, total: int, kept: int, about: Mapping[str, Any], progress: bool) -> None:
+    from tqdm import tqdm
+
+    each, rows = about["part_rows"], about["rows"]
+    with tqdm(
+        total=rows,
+        initial=min(kept * each, rows),
+        desc="sweep",
+        unit="row",
+        unit_scale=True,
+        disable=None if progress else True,  # None: not where nobody watches
+    ) as bar:
+        for number, content in parts:
+            write_bytes(part_path(folder, number), content)
+            bar.update(min(each, rows - number * each))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
