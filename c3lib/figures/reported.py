@@ -20,8 +20,8 @@ class Reported:
     confidence: str
 
 
-def reported(node: str) -> dict[str, Reported]:
-    """Reported ConCCL numbers by claim id without its paper; empty for any node but the paper's."""
+def reported(node: str, paper: str = "conccl") -> dict[str, Reported]:
+    """Reported numbers of a paper by claim id without its paper; empty for any node but the papers' own."""
     if node != PAPER_NODE:
         return {}
     import csv
@@ -30,11 +30,11 @@ def reported(node: str) -> dict[str, Reported]:
     number = lambda text: float(text) if text else np.nan  # noqa: E731
     rows = csv.DictReader(io.StringIO(read_text(DATA / "reported" / "claims.csv")))
     return {
-        row["id"].removeprefix("conccl."): Reported(
+        row["id"].removeprefix(f"{paper}."): Reported(
             number(row["value"]), number(row["low"]), number(row["high"]), row["confidence"]
         )
         for row in rows
-        if row["paper"] == "conccl"
+        if row["paper"] == paper
     }
 
 
