@@ -11,7 +11,8 @@ from c3lib.ficco import SCHEDULES, Program, build
 from c3lib.ficco.sets import Row
 from c3lib.hardware import Node
 from c3lib.metrics import fraction_of_ideal, ideal_speedup
-from c3lib.model.pieces import TRANSPORTS, lanes, loss_free
+from c3lib.model.order import loss_free
+from c3lib.model.pieces import TRANSPORTS, lanes
 from c3lib.model.pipeline import Lanes, Timeline, simulate
 
 COLUMNS = (
@@ -19,11 +20,11 @@ COLUMNS = (
     "schedule", "time_s", "serial_s", "gemm_s", "exchange_s", "ideal", "loss_free_s", "speedup", "fraction_of_ideal",
     "kernel_busy_s", "exchange_busy_s", "exposed_s", "waiting", "memory_bytes", "fits",
 )  # fmt: skip
-"""``serial_s``: the same problem and transport under ``serial``. ``gemm_s``, ``exchange_s``: the whole GEMM and all
-bytes at once, each alone. ``ideal``: their sum over the longer one. ``loss_free_s``: this schedule if no piece lost
-anything (see :func:`c3lib.model.pieces.loss_free`). ``kernel_busy_s``, ``exchange_busy_s``: something of the lane runs.
-``exposed_s``: bytes move and no kernel runs. ``waiting``: the lane that the other waits for, ``gemm`` or ``exchange``.
-``memory_bytes``: all buffers of a rank; ``fits``: in the GPU's memory."""
+"""Times are those of the slowest rank. ``serial_s``: the same problem and transport under ``serial``. ``gemm_s``,
+``exchange_s``: the whole GEMM and all bytes at once, each alone. ``ideal``: their sum over the longer one.
+``loss_free_s``: this schedule if no piece lost anything (see :func:`c3lib.model.order.loss_free`). ``kernel_busy_s``,
+``exchange_busy_s``: something of the lane runs. ``exposed_s``: bytes move and no kernel runs. ``waiting``: the lane that
+the other waits for, ``gemm`` or ``exchange``. ``memory_bytes``: all buffers of a rank; ``fits``: in the GPU's memory."""
 
 
 def schedule_rows(
@@ -47,17 +48,21 @@ def schedule_rows(
         if schedule not in SCHEDULES:
             raise unknown("schedule", schedule, SCHEDULES)
     names = list(dict.fromkeys(("serial", *schedules)))
-    programs = [[build(name, row.problem, row.problem.busiest) for name in names] for row in rows]
+    programs = [{name: [build(name, row.problem, rank) for rank in _ranks(row)] for name in names} for row in rows]
+    flat = [program for of_row in programs for ranks in of_row.values() for program in ranks]
     found = []
     for transport in transports:
-        every = iter(lanes([program for several in programs for program in several], node, transport))
-        for row, several in zip(rows, programs, strict=True):
-            serial, *rest = [(program, next(every)) for program in several]
-            alone = serial[1]
-            for program, both in (serial, *rest):
-                if program.schedule in schedules:
-                    found.append({**_about(row, node, transport), **_one(program, both, alone, node)})
+        every = iter(lanes(flat, node, transport))
+        for row, of_row in zip(rows, programs, strict=True):
+            ran = {name: [(program, next(every)) for program in ranks] for name, ranks in of_row.items()}
+            for name in schedules:
+                found.append({**_about(row, node, transport), **_slowest(ran[name], ran["serial"], node)})
     return pd.DataFrame(found, columns=list(COLUMNS))
+
+
+def _ranks(row: Row) -> Sequence[int]:
+    """Ranks that differ in what they have to do."""
+    return [row.problem.busiest] if row.problem.even else range(row.problem.ranks)
 
 
 def _about(row: Row, node: Node, transport: str) -> dict[str, object]:
@@ -79,14 +84,17 @@ def _about(row: Row, node: Node, transport: str) -> dict[str, object]:
     }
 
 
-def _one(program: Program, both: Lanes, serial: Lanes, node: Node) -> dict[str, object]:
-    timeline = simulate(both)
-    gemm_s = serial.launch_s[0] + serial.kernel_s[0]
-    exchange_s = sum(serial.start_s) + sum(serial.exchange_s)
+def _slowest(ran: Sequence[tuple[Program, Lanes]], serial: Sequence[tuple[Program, Lanes]], node: Node) -> dict:
+    """What one schedule takes: the time of its slowest rank, beside that of the slowest under ``serial``."""
+    program, timeline = max(((one, simulate(both)) for one, both in ran), key=lambda pair: pair[1].time_s)
+    alone = [(both.launch_s[0] + both.kernel_s[0], sum(both.start_s) + sum(both.exchange_s)) for _, both in serial]
+    gemm_s, exchange_s = max(alone, key=sum)
+    free_s = [simulate(loss_free(one, *times, node)).time_s for (one, _), times in zip(ran, alone, strict=True)]
     serial_s = gemm_s + exchange_s
     ideal = float(ideal_speedup(gemm_s, exchange_s))
     speedup = serial_s / timeline.time_s
     kernels, exchanges = (sum(end - start for start, end in lane) for lane in (timeline.kernels, timeline.exchanges))
+    memory = max(one.peak_nbytes for one, _ in ran)
     return {
         "schedule": program.schedule,
         "time_s": timeline.time_s,
@@ -94,15 +102,15 @@ def _one(program: Program, both: Lanes, serial: Lanes, node: Node) -> dict[str, 
         "gemm_s": gemm_s,
         "exchange_s": exchange_s,
         "ideal": ideal,
-        "loss_free_s": simulate(loss_free(program, gemm_s, exchange_s, node)).time_s,
+        "loss_free_s": max(free_s),
         "speedup": speedup,
         "fraction_of_ideal": float(fraction_of_ideal(speedup, ideal)),
         "kernel_busy_s": kernels,
         "exchange_busy_s": exchanges,
         "exposed_s": exposed_s(timeline),
         "waiting": "exchange" if exchanges > kernels else "gemm",
-        "memory_bytes": program.peak_nbytes,
-        "fits": program.peak_nbytes <= node.gpu.hbm_capacity_gb * 1e9,
+        "memory_bytes": memory,
+        "fits": memory <= node.gpu.hbm_capacity_gb * 1e9,
     }
 
 

@@ -111,6 +111,12 @@ class Problem:
         """The rank with the most rows, the first of equals: the one that the others wait for."""
         return max(range(self.ranks), key=lambda rank: (self.m[rank], -rank))
 
+    @property
+    def even(self) -> bool:
+        """True when every rank gives every rank as many rows, but for one that does not divide: ranks are alike."""
+        counts = {count for row in self.rows for count in row}
+        return max(counts) - min(counts) <= 1
+
     def received_nbytes(self, rank: int = 0) -> int:
         """Bytes that arrive at a rank over links."""
         return (self.m[rank] - self.rows[rank][rank]) * self.k * self.element_nbytes

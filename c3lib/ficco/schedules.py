@@ -33,16 +33,18 @@ class _Rank:
         self.first = [0, *accumulate(self.rows)]  # where they belong in A and C
         self.m, self.n, self.k = self.first[-1], problem.n, problem.k
         self.cuts = [shards(count, problem.pieces) for count in self.rows]
+        self.starts = [[0, *accumulate(cut)] for cut in self.cuts]  # of a shard's pieces, within it
+        self.homes = [home(problem, src, rank, staged) for src in range(problem.ranks)]
         self.peers = [(rank + distance) % problem.ranks for distance in range(1, problem.ranks)]
         self.tasks: list[Task] = []
 
-    def add(self, *task, **more) -> int:
-        self.tasks.append(Task(*task, **more))
+    def add(self, *task) -> int:
+        self.tasks.append(Task(*task))
         return len(self.tasks) - 1
 
     def source(self, src: int, first: int, rows: int, col: int = 0, cols: int = 0) -> Block:
         """``rows`` of what ``src`` gives to this rank, from its ``first`` on; all columns unless told otherwise."""
-        name, row = home(self.problem, src, self.rank, self.staged)
+        name, row = self.homes[src]
         return Block(name, src, row + first, rows, col, cols or self.k)
 
     def a(self, row: int, rows: int, col: int = 0, cols: int = 0) -> Block:
@@ -50,6 +52,9 @@ class _Rank:
 
     def c(self, row: int, rows: int) -> Block:
         return Block("c", self.rank, row, rows, 0, self.n)
+
+    def step(self, row: int, rows: int) -> Block:
+        return Block("step", self.rank, row, rows, 0, self.n)
 
     def copy(self, src: int, step: int, first: int, out: Block, after: tuple[int, ...]) -> int:
         return self.add(COPY, step, self.source(src, first, out.rows, out.col, out.cols), out, after)
@@ -68,7 +73,7 @@ class _Rank:
         """``(source, first row of the piece within its shard, rows)`` of those pieces of a step that have rows."""
         for src in sources:
             if self.cuts[src][step]:
-                yield src, sum(self.cuts[src][:step]), self.cuts[src][step]
+                yield src, self.starts[src][step], self.cuts[src][step]
 
 
 def home(problem: Problem, src: int, dst: int, staged: bool) -> tuple[str, int]:
@@ -134,12 +139,11 @@ def _fused_1d(rank: _Rank, sources: list[int]) -> None:
                 last[src] = (index,)
                 waits.append(index)
             row += rows
-        staged = Block("step", rank.rank, 0, row - top, 0, rank.n)
-        product = rank.gemm(step, rank.a(top, row - top), staged, (*waits, *free))
+        product = rank.gemm(step, rank.a(top, row - top), rank.step(0, row - top), (*waits, *free))
         moved, row = [], 0
         for src, first, rows in parts:
             out = rank.c(rank.first[src] + first, rows)
-            moved.append(rank.add(SCATTER, step, staged._replace(row=row, rows=rows), out, (product,)))
+            moved.append(rank.add(SCATTER, step, rank.step(row, rows), out, (product,)))
             row += rows
         free, top = tuple(moved), top + row
 

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from c3lib.errors import unknown
-from c3lib.ficco.graph import COPY, GEMM, Program, Task
-from c3lib.ficco.problem import Problem
-from c3lib.ficco.schedules import build
+from c3lib.ficco.graph import Program
 from c3lib.hardware import COLLECTIVES, Node
 from c3lib.model import kernels
 from c3lib.model.kernels import CollectiveBatch, GemmBatch
+from c3lib.model.order import Exchange, Kernel, order_of
 from c3lib.model.pipeline import Lanes
 from c3lib.model.shared_gpu import Mechanisms, SharedGpu
 from c3lib.strategy import STRATEGIES
@@ -30,94 +28,17 @@ from c3lib.strategy import STRATEGIES
 TRANSPORTS = ("cu", "dma")
 
 
-class Kernel(NamedTuple):
-    """One kernel of a program: a GEMM, or with ``m`` 0 rows that are moved within the GPU."""
-
-    m: int
-    n: int
-    k: int
-    size: int  # bytes of an element
-    accumulate: bool
-    moved_nbytes: int
-
-
-class Exchange(NamedTuple):
-    """One piece from every peer: bytes from the busiest peer, bytes from all of them, number of peers."""
-
-    most_nbytes: int
-    nbytes: int
-    peers: int
-
-
 NO_EXCHANGE = Exchange(0, 0, 1)
-
-
-class Group(NamedTuple):
-    """Kernels that run one after another and wait for the same exchanges; ``waits``: how many must have ended."""
-
-    kernels: tuple[Kernel, ...]
-    waits: int
 
 
 def one_way(node: Node) -> Node:
     """The node as its links are while bytes only arrive: a host link is faster then than both ways at once."""
     link = node.link
-    faster = {"dma_gbs": max(link.dma_gbs, link.dma_one_way_gbs), "cu_gbs": max(link.cu_gbs, link.cu_one_way_gbs)}
+    faster: dict[str, Any] = {
+        "dma_gbs": max(link.dma_gbs, link.dma_one_way_gbs),
+        "cu_gbs": max(link.cu_gbs, link.cu_one_way_gbs),
+    }
     return replace(node, link=replace(link, **faster))
-
-
-def order_of(program: Program, node: Node | None = None) -> tuple[list[Group], list[Exchange]]:
-    """A program's kernels and exchanges in the order in which its two queues run them.
-
-    Ranks go step by step: behind a switch (told by ``node``) an exchange carries what the busiest port of those in it
-    carries in that step, a sender's to all who fetch from it included.
-    """
-    size = program.problem.element_nbytes
-    groups: list[tuple[tuple, list[Kernel]]] = []
-    steps: dict[int, list[Task]] = {}
-    needs: list[int] = []  # of each task: exchanges that must have ended before, through all that it waits for
-    for task in program.tasks:
-        if task.op == COPY:
-            steps.setdefault(task.step, []).append(task)
-            needs.append(len(steps))
-            continue
-        waits = 0
-        for index in task.after:
-            if needs[index] > waits:
-                waits = needs[index]
-        needs.append(waits)
-        moved = 0 if task.op == GEMM else 2 * task.a.elements * size  # read and written
-        kernel = Kernel(task.a.rows if not moved else 0, task.out.cols, task.a.cols, size, task.accumulate, moved)
-        key = (task.op, task.step, waits)
-        if groups and groups[-1][0] == key:
-            groups[-1][1].append(kernel)
-        else:
-            groups.append((key, [kernel]))
-    sent = _sent_nbytes(program.schedule, program.problem) if node is not None and node.topology == "switch" else {}
-    exchanges = []
-    for step, tasks in steps.items():
-        sizes = [task.a.elements * size for task in tasks]
-        port = max((sent.get((task.a.rank, step), 0) for task in tasks), default=0) if sent else 0
-        exchanges.append(Exchange(max(sizes), max(sum(sizes), port), len(sizes)))
-    return [Group(tuple(_merged(parts)), key[2]) for key, parts in groups], exchanges
-
-
-@lru_cache(maxsize=128)
-def _sent_nbytes(schedule: str, problem: Problem) -> dict[tuple[int, int], int]:
-    """Bytes that each rank gives in each step, all who fetch from it together; none told where ranks are alike."""
-    found: dict[tuple[int, int], int] = {}
-    for rank in range(problem.ranks if not problem.even else 0):
-        for task in build(schedule, problem, rank).of(COPY):
-            key = (task.a.rank, task.step)
-            found[key] = found.get(key, 0) + task.a.elements * problem.element_nbytes
-    return found
-
-
-def _merged(parts: list[Kernel]) -> list[Kernel]:
-    """Moves of one step as the one kernel that they are launched as."""
-    if parts[0].moved_nbytes:
-        return [parts[0]._replace(moved_nbytes=sum(part.moved_nbytes for part in parts))]
-    return parts
 
 
 def lanes(programs: Sequence[Program], node: Node, transport: str, on: Mechanisms = Mechanisms()) -> list[Lanes]:
@@ -169,29 +90,6 @@ def _group(rates: _Rates, at: list[int]) -> tuple[float, float, float, float]:
     beside_s = sum(rates.beside_s[index] for index in at)
     slowed = sum(rates.slowed[index] * rates.beside_s[index] for index in at) / beside_s
     return sum(rates.alone_s[index] for index in at), beside_s, rates.launch_s[at[0]], slowed
-
-
-def loss_free(program: Program, gemm_s: float, exchange_s: float, node: Node) -> Lanes:
-    """The program's lanes if nothing were lost: each GEMM has its share of the whole GEMM's time, each exchange its
-    share of the whole one's bytes, neither slows the other, and launches, moves and starts cost nothing.
-
-    What remains of a schedule then is its order, and how many links it uses: over a mesh an exchange with one peer has
-    one link where the whole exchange has all of them.
-    """
-    groups, exchanges = order_of(program, node)
-    work = [sum(kernel.m * kernel.n * kernel.k for kernel in group.kernels) for group in groups]
-    kept = [(flops / sum(work) * gemm_s, group.waits) for flops, group in zip(work, groups, strict=True) if flops]
-    kernel_s, waits = zip(*kept, strict=True)
-    whole = order_of(build("serial", program.problem, program.rank), node)[1]
-    bytes_s = exchange_s / sum(_carried(item, node) for item in whole) if whole else 0.0
-    moved_s = tuple(_carried(item, node) * bytes_s for item in exchanges)
-    nothing = (0.0,) * len(kept)
-    return Lanes(kernel_s, kernel_s, nothing, waits, (1.0,) * len(kept), moved_s, (0.0,) * len(moved_s))
-
-
-def _carried(exchange: Exchange, node: Node) -> float:
-    """Bytes of the busiest link of a mesh, or of the port that all peers share."""
-    return float(exchange.most_nbytes if node.topology == "mesh" else exchange.nbytes)
 
 
 class _Beside(NamedTuple):
