@@ -22,9 +22,10 @@ COLUMNS = (
 )  # fmt: skip
 """Times are those of the slowest rank. ``serial_s``: the same problem and transport under ``serial``. ``gemm_s``,
 ``exchange_s``: the whole GEMM and all bytes at once, each alone. ``ideal``: their sum over the longer one.
-``loss_free_s``: this schedule if no piece lost anything (see :func:`c3lib.model.order.loss_free`). ``kernel_busy_s``,
-``exchange_busy_s``: something of the lane runs. ``exposed_s``: bytes move and no kernel runs. ``waiting``: the lane that
-the other waits for, ``gemm`` or ``exchange``. ``memory_bytes``: all buffers of a rank; ``fits``: in the GPU's memory."""
+``loss_free_s``: this schedule if no piece lost anything (:func:`c3lib.model.order.loss_free`). ``kernel_busy_s``,
+``exchange_busy_s``: something of the lane runs. ``exposed_s``: bytes move and no kernel runs. ``waiting``: the lane
+that the other waits for, ``gemm`` or ``exchange``. ``memory_bytes``: all buffers of a rank; ``fits``: in the GPU's
+memory."""
 
 
 def schedule_rows(
