@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import base64
+import gzip
+import json
 import platform
 import re
 import subprocess
@@ -15,7 +17,7 @@ from typing import Any
 
 from c3lib import __version__
 from c3lib.errors import C3Error
-from c3lib.files import ROOT, write_text
+from c3lib.files import DATA, ROOT, read_text, write_text
 from c3lib.notebook import quick_notebook_imports, read_notebook, shown
 
 TITLE = "Concurrent computation and communication on GPUs"
@@ -55,6 +57,47 @@ def chapters(build: Path) -> list[Chapter]:
     return [_chapter(path) for path in paths]
 
 
+@dataclass(frozen=True)
+class Download:
+    """A table that the page carries: its name, what it holds, how it was made, and the bytes as an address."""
+
+    name: str
+    evidence: str
+    rows: int
+    made: str
+    href: str
+
+
+def downloads(folder: Path = DATA) -> list[Download]:
+    """The tables behind the page, compressed: what was reported, what was predicted before it was run, what was
+    measured. Raises :class:`C3Error` for one that cannot be read."""
+    found = []
+    for evidence in ("reported", "predicted", "measured"):
+        for path in sorted((folder / evidence).rglob("*.csv")):
+            text = read_text(path)
+            # No time stamp inside: the same tables make the same page.
+            code = base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+            name = path.relative_to(folder).as_posix()
+            label = "modelled" if evidence == "predicted" else evidence
+            found.append(
+                Download(name, label, text.count("\n") - 1, _made(path), f"data:application/gzip;base64,{code}")
+            )
+    return found
+
+
+def _made(path: Path) -> str:
+    """From a table's sidecar: when, on what, by which commit; empty where there is none."""
+    sidecar = path.with_name(f"{path.name}.json")
+    if not sidecar.exists():
+        return ""
+    try:
+        about = json.loads(read_text(sidecar))
+        parts = [str(about.get(key, "")) for key in ("date", "device")] + [f"commit {str(about['commit'])[:7]}"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise C3Error(f"{sidecar}: is no provenance of a table") from None
+    return ", ".join(filter(None, parts))
+
+
 def provenance() -> str:
     """What the page was made from: commit and its date, where git knows them, and the versions in use."""
     names = ("numpy", "scipy", "pandas", "matplotlib", "papermill")
@@ -72,6 +115,7 @@ def write_report(build: Path, out: Path) -> Path:
         title=TITLE,
         evidence=EVIDENCE,
         chapters=chapters(build),
+        downloads=downloads(),
         provenance=provenance(),
     )
     return write_text(out, text)

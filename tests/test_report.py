@@ -1,5 +1,7 @@
 """The page of all notebooks: whole, self-contained, and only of notebooks that exist and ran."""
 
+import base64
+import gzip
 import re
 
 import nbformat
@@ -8,6 +10,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from c3lib import report
 from c3lib.errors import C3Error
+from c3lib.files import DATA
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"><path id="p"/></svg>'
 
@@ -32,10 +35,11 @@ def build(tmp_path, monkeypatch):
 
 def test_report_holds_the_notebooks_that_ran_in_order(build, tmp_path):
     text = report.write_report(build, tmp_path / "report.html").read_text()
-    assert re.findall(r'<section id="(\w+)">', text) == ["01_first", "02_second"]
+    assert re.findall(r'<section id="(\w+)">', text) == ["01_first", "02_second", "data"]
     assert re.findall(r'<li><a href="#\w+">(.+?)</a>', text) == [
         "Title of 01_first &amp; co",
         "Title of 02_second &amp; co",
+        "Data",
     ]
 
 
@@ -62,3 +66,23 @@ def test_report_of_nothing_is_refused(tmp_path, capsys):
     assert report.main(["--build", str(tmp_path), "--out", str(tmp_path / "report.html")]) == 1
     assert "no executed notebook" in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
+
+
+def test_report_carries_every_table_of_data_and_says_how_it_was_made(build, tmp_path):
+    text = report.write_report(build, tmp_path / "report.html").read_text()
+    found = re.findall(r'<dt><a download="([^"]+)" href="data:application/gzip;base64,([^"]+)">([^<]+)</a></dt>', text)
+    wanted = [path for kind in ("reported", "predicted", "measured") for path in (DATA / kind).rglob("*.csv")]
+    assert {name for *_, name in found} == {path.relative_to(DATA).as_posix() for path in wanted}
+    for _, code, name in found:
+        assert gzip.decompress(base64.b64decode(code)) == (DATA / name).read_bytes()
+    assert re.search(r"measured, \d+ rows; \d{4}-\d\d-\d\d, NVIDIA H200, commit [0-9a-f]{7}</dd>", text)
+    assert text == report.write_report(build, tmp_path / "again.html").read_text()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"date": "2026-01-01"}'])
+def test_a_damaged_sidecar_is_named(tmp_path, text):
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "measured" / "a.csv").write_text("x\n1\n")
+    (tmp_path / "measured" / "a.csv.json").write_text(text)
+    with pytest.raises(C3Error, match=r"a\.csv\.json: is no provenance of a table"):
+        report.downloads(tmp_path)
