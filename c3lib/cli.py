@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from c3lib import __version__, cli_measured
+from c3lib import __version__, cli_measured, cli_sweep, cli_trace
 from c3lib.errors import C3Error
 from c3lib.shell import Group, Json, Kind, NodeName, Size, Strategies, SuiteName, show
 from c3lib.terminal import records
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 model = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What the contention model rests on.")
 app.add_typer(model, name="model", short_help="what the contention model rests on: c3 model params")
+app.add_typer(cli_trace.trace, name="trace", short_help="what overlap costs in a profiler's trace: c3 trace analyze")
 
 
 def _version(wanted: bool) -> None:
@@ -165,6 +166,8 @@ app.command(short_help="run the experiments on this machine's GPU, bytes checked
 app.command(short_help="what the measured tables give for the constants of a node")(cli_measured.constants)
 app.command(short_help="the model's predictions beside what was measured")(cli_measured.judge)
 app.command(short_help="between GPUs: what overlaps with a GEMM, and what ran")(cli_measured.overlap)
+app.command(short_help="the model over a grid of any size, into Parquet files")(cli_sweep.sweep)
+app.command(short_help="notebooks by sets of parameters, in parallel")(cli_sweep.batch)
 
 
 @app.command(short_help="what the paper reports beside what the model gives")

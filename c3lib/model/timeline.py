@@ -11,12 +11,13 @@ from c3lib.model.shared_gpu import COLLECTIVE, HEAD, TAIL, Phase, SharedGpu
 from c3lib.strategy import strategy
 from c3lib.workload import Scenario
 
-COLUMNS = ("task", "phase", "start_s", "end_s", "rate", "cus", "limited_by")
+COLUMNS = ("task", "phase", "start_s", "end_s", "rate", "cus", "limited_by", "memory_share")
 
 
 def timeline(scenario: Scenario, node: Node, strategy_name: str) -> pd.DataFrame:
     """Rows of one run, in order of start: columns ``task`` (gemm or collective), ``phase``, ``start_s``, ``end_s``,
-    ``rate`` (share of the rate the task has alone; 0 while it starts up), ``cus``, ``limited_by``.
+    ``rate`` (share of the rate the task has alone; 0 while it starts up), ``cus``, ``limited_by``, ``memory_share``
+    (of the memory bandwidth that the GPU reaches, taken by both tasks together; 0 while it starts up).
 
     Ends are those of :func:`c3lib.model.contention.predict`. Raises :class:`C3Error` for an unknown strategy.
     """
@@ -31,22 +32,20 @@ def timeline(scenario: Scenario, node: Node, strategy_name: str) -> pd.DataFrame
     rows: list[tuple] = []
     for task, first in (("gemm", HEAD), ("collective", COLLECTIVE)):
         if run.start_s[0, first] > 0:
-            rows.append((task, "start-up", 0.0, float(run.start_s[0, first]), 0.0, 0.0, "start-up"))
+            rows.append((task, "start-up", 0.0, float(run.start_s[0, first]), 0.0, 0.0, "start-up", 0.0))
     for span in run.intervals:
         start, end = float(span.start_s[0]), float(span.end_s[0])
         if end <= start:
             continue
         head, tail, beside = (bool(span.running[0, task]) for task in (HEAD, TAIL, COLLECTIVE))
         name, phase = _phase(law, head, tail, beside)
+        share = float(phase.memory_share[0])
         if head or tail:
-            rate = float(phase.gemm_rate[0])
-            rows.append(("gemm", name, start, end, rate / alone["gemm"], float(phase.gemm_cus[0]), _gemm_limit(phase)))
+            rate, cus = float(phase.gemm_rate[0]) / alone["gemm"], float(phase.gemm_cus[0])
+            rows.append(("gemm", name, start, end, rate, cus, _gemm_limit(phase), share))
         if beside:
-            rate = float(phase.collective_rate[0])
-            limit = _collective_limit(law, phase, name)
-            rows.append(
-                ("collective", name, start, end, rate / alone["collective"], float(phase.collective_cus[0]), limit)
-            )
+            rate, cus = float(phase.collective_rate[0]) / alone["collective"], float(phase.collective_cus[0])
+            rows.append(("collective", name, start, end, rate, cus, _collective_limit(law, phase, name), share))
     return pd.DataFrame(sorted(_joined(rows), key=lambda row: (row[2], row[0] != "gemm")), columns=list(COLUMNS))
 
 
