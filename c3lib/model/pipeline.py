@@ -69,36 +69,31 @@ def simulate(lanes: Lanes) -> Timeline:
     while len(kernels) < len(lanes.kernel_s) or len(exchanges) < len(lanes.exchange_s):
         at, fetched = len(kernels), len(exchanges)
         computes, moves = kernel_start <= now, exchange_start <= now
-        kernel_rate = exchange_rate = 0.0
-        if computes:
-            kernel_rate = 1 / (lanes.beside_s[at] if moves else lanes.kernel_s[at])
-        if moves:
-            exchange_rate = (lanes.slowed[at] if computes else 1.0) / lanes.exchange_s[fetched]
-        kernel_end = kernel_left / kernel_rate if computes else kernel_start - now
-        exchange_end = exchange_left / exchange_rate if moves else exchange_start - now
-        step = min(kernel_end, exchange_end)
+        # Seconds that the whole operation takes while what runs now runs.
+        kernel_s = (lanes.beside_s[at] if moves else lanes.kernel_s[at]) if computes else inf
+        exchange_s = lanes.exchange_s[fetched] / (lanes.slowed[at] if computes else 1.0) if moves else inf
+        kernel_due = kernel_left * kernel_s if computes else kernel_start - now
+        exchange_due = exchange_left * exchange_s if moves else exchange_start - now
+        step = min(kernel_due, exchange_due)
         later = now + step
         # The operation that sets the step starts or ends exactly then, whatever rounding says.
-        if exchange_end <= step and moves:
+        if exchange_due > step:
+            exchange_left -= step / exchange_s
+        elif moves:
             exchanges.append((exchange_start, later))
-            exchange_left = 1.0
-            more = len(exchanges) < len(lanes.exchange_s)
-            exchange_start = later + lanes.start_s[len(exchanges)] if more else inf
-        elif exchange_end <= step:
+            exchange_left, fetched = 1.0, fetched + 1
+            exchange_start = later + lanes.start_s[fetched] if fetched < len(lanes.start_s) else inf
+        else:
             exchange_start = later
-        else:
-            exchange_left -= exchange_rate * step
-        launch_s = 0.0
-        if kernel_end <= step and computes:
+        ended = False
+        if kernel_due > step:
+            kernel_left -= step / kernel_s
+        elif computes:
             kernels.append((kernel_start, later))
-            kernel_left, kernel_start = 1.0, inf
-        elif kernel_end <= step:
-            kernel_start = later
+            kernel_left, kernel_start, at, ended = 1.0, inf, at + 1, True
         else:
-            kernel_left -= kernel_rate * step
-            launch_s = lanes.launch_s[at]
-        head = len(kernels)
-        if kernel_start == inf and head < len(lanes.kernel_s) and lanes.waits[head] <= len(exchanges):
-            kernel_start = later + launch_s
+            kernel_start = later
+        if kernel_start == inf and at < len(lanes.waits) and lanes.waits[at] <= fetched:
+            kernel_start = later + (0.0 if ended else lanes.launch_s[at])
         now = later
     return Timeline(tuple(kernels), tuple(exchanges))
