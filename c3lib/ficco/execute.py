@@ -7,7 +7,7 @@ write is full of NaN before, so that a read that comes too early or a place that
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,18 +97,27 @@ def view(buffers: Buffers, block: Block) -> Tensor:
     return buffer[block.row : end[0], block.col : end[1]]
 
 
-def apply(task: Task, buffers: Sequence[Buffers]) -> None:
+def require_one_shape(task: Task) -> None:
+    """Raises :class:`C3Error` where the blocks of a task do not fit one another: torch would repeat a single row."""
+    a, b, out = task.a, task.b, task.out
+    if task.op != GEMM and (a.rows, a.cols) != (out.rows, out.cols):
+        raise C3Error(f"{a} cannot be moved to {out}, which has another shape")
+    if task.op == GEMM and (b is None or (a.rows, a.cols, b.cols) != (out.rows, b.rows, out.cols)):
+        raise C3Error(f"{out} cannot be {a} times {b}")
+
+
+def apply(task: Task, buffers: Mapping[int, Buffers]) -> None:
     """Do a task; ``buffers`` by rank.
 
     Raises:
-        C3Error: a block that is not inside its buffer.
+        C3Error: a block that is not inside its buffer, or that does not fit the others.
     """
     a, out = view(buffers[task.a.rank], task.a), view(buffers[task.out.rank], task.out)
+    require_one_shape(task)
     if task.op != GEMM:
         out.copy_(a)
         return
-    if task.b is None:
-        raise C3Error(f"a GEMM to {task.out} has no second operand")
+    assert task.b is not None  # as has been seen
     b = view(buffers[task.b.rank], task.b)
     if task.accumulate:
         out.addmm_(a, b)
@@ -145,7 +154,7 @@ def run(programs: Sequence[Program], data: Data, seed: int | None = None) -> lis
     Raises:
         C3Error: a block that is not inside its buffer.
     """
-    buffers = [place(program, data) for program in programs]
+    buffers = {program.rank: place(program, data) for program in programs}
     if seed is None:
         orders = [iter(range(len(program.tasks))) for program in programs]
         turns = [rank for rank, program in enumerate(programs) for _ in program.tasks]
@@ -155,7 +164,7 @@ def run(programs: Sequence[Program], data: Data, seed: int | None = None) -> lis
         random.Random(seed).shuffle(turns)
     for rank in turns:
         apply(programs[rank].tasks[next(orders[rank])], buffers)
-    return [there["c"] for there in buffers]
+    return [buffers[program.rank]["c"] for program in programs]
 
 
 def serial_result(data: Data, rank: int) -> Tensor:
