@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from c3lib import __version__, cli_measured, cli_sweep, cli_trace
+from c3lib import __version__, cli_ficco, cli_measured, cli_sweep, cli_trace
 from c3lib.errors import C3Error
 from c3lib.shell import Group, Json, Kind, NodeName, Size, Strategies, SuiteName, show
 from c3lib.terminal import records
@@ -161,11 +161,13 @@ def run(
     show({**content, "summary": records(means), "rows": records(rows)}, text, json)
 
 
+app.command(short_help="overlap or not, how, and what it gains: a pair, a model, a table")(cli_advise.advise)
 app.command(short_help="what this machine can measure and what not, and why")(cli_measured.doctor)
 app.command(short_help="run the experiments on this machine's GPU, bytes checked")(cli_measured.measure)
 app.command(short_help="what the measured tables give for the constants of a node")(cli_measured.constants)
 app.command(short_help="the model's predictions beside what was measured")(cli_measured.judge)
 app.command(short_help="between GPUs: what overlaps with a GEMM, and what ran")(cli_measured.overlap)
+app.command(short_help="a GEMM that consumes what a collective delivers, cut finer than shards")(cli_ficco.ficco)
 app.command(short_help="the model over a grid of any size, into Parquet files")(cli_sweep.sweep)
 app.command(short_help="notebooks by sets of parameters, in parallel")(cli_sweep.batch)
 
