@@ -275,6 +275,7 @@ class Runtime:
     """Knows whose memory an address is."""
 
     cudaMemoryType = SimpleNamespace(cudaMemoryTypeDevice=2)
+    cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice=1)
 
     def __init__(self, machine):
         self.machine = machine
@@ -282,6 +283,17 @@ class Runtime:
     def cudaPointerGetAttributes(self, address):
         gpu = self.machine.gpu_of(address)
         return OK, SimpleNamespace(type=1 if gpu is None else 2, device=gpu)
+
+    def cudaMemcpy2DAsync(self, target, target_pitch, source, source_pitch, nbytes, rows, kind, handle):
+        assert kind == self.cudaMemcpyKind.cudaMemcpyHostToDevice
+        assert nbytes <= min(target_pitch, source_pitch)
+
+        def run():
+            for row in range(rows):
+                ctypes.memmove(target + row * target_pitch, source + row * source_pitch, nbytes)
+
+        self.machine.stream(handle).put(run)
+        return (OK,)
 
 
 def view(address, nbytes):

@@ -100,7 +100,7 @@ def timed(gate: Gate, gemm: Work | None, transfer: Work | None, gemm_first: bool
                     stream.record(mark)
         for name, (_, ends) in marks.items():
             for end in ends:
-                _wait(end, name)
+                wait_for(end, name)
     found = {}
     for name, (starts, ends) in marks.items():
         since = [[(mark - zero) / 1e3 for mark, zero in zip(each, opened, strict=True)] for each in (starts, ends)]
@@ -109,7 +109,8 @@ def timed(gate: Gate, gemm: Work | None, transfer: Work | None, gemm_first: bool
     return Times(*found.get("gemm", nothing), *found.get("transfer", nothing))
 
 
-def _wait(event: Any, name: str) -> None:
+def wait_for(event: Any, name: str) -> None:
+    """Wait for an event. Raises :class:`C3Error`, which names what has not ended, after :data:`LIMIT_S`."""
     limit = time.monotonic() + LIMIT_S
     while not event.is_done:
         if time.monotonic() > limit:

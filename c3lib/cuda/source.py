@@ -77,6 +77,50 @@ copy(const Chunk* chunks, unsigned count, unsigned* ticket, u64* told) {
   if (threadIdx.x == 0) told[3 * blockIdx.x + 2] = now();
 }
 
+struct Rows { const char* src; char* dst; u64 nbytes, rows, src_pitch, dst_pitch; };
+
+// As copy, of rows that lie apart: each part is `rows` of `nbytes`, their starts a pitch from one another.
+extern "C" __global__ void __launch_bounds__(512)
+copy_rows(const Rows* parts, unsigned count, unsigned* ticket, u64* told) {
+  __shared__ unsigned mine;
+  unsigned sm; asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+  if (threadIdx.x == 0) { told[3 * blockIdx.x] = sm + 1; told[3 * blockIdx.x + 1] = now(); }
+  for (;;) {
+    if (threadIdx.x == 0) mine = atomicAdd(ticket, 1);
+    __syncthreads();
+    unsigned index = mine;
+    __syncthreads();
+    if (index >= count) break;
+    Rows c = parts[index];
+    unsigned step = blockDim.x;
+    if (((u64)c.src | (u64)c.dst | c.nbytes | c.src_pitch | c.dst_pitch) % 16 == 0) {
+      unsigned width = c.nbytes / 16, words = width * (unsigned)c.rows, i = threadIdx.x;
+      for (; i + 7 * step < words; i += 8 * step) {
+        uint4 kept[8];
+        #pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          unsigned at = i + j * step;
+          kept[j] = *(const uint4*)(c.src + at / width * c.src_pitch + at % width * 16);
+        }
+        #pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          unsigned at = i + j * step;
+          *(uint4*)(c.dst + at / width * c.dst_pitch + at % width * 16) = kept[j];
+        }
+      }
+      for (; i < words; i += step)
+        *(uint4*)(c.dst + i / width * c.dst_pitch + i % width * 16) =
+            *(const uint4*)(c.src + i / width * c.src_pitch + i % width * 16);
+    } else {
+      unsigned width = c.nbytes, words = width * (unsigned)c.rows;
+      for (unsigned i = threadIdx.x; i < words; i += step)
+        c.dst[i / width * c.dst_pitch + i % width] = c.src[i / width * c.src_pitch + i % width];
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) told[3 * blockIdx.x + 2] = now();
+}
+
 // Two blocks an SM with all of its threads and shared memory: no other block fits. Gives up after limit_ns.
 extern "C" __global__ void hold(volatile unsigned* released, unsigned* arrived, u64 limit_ns) {
   u64 start = now();
@@ -98,7 +142,7 @@ def kernels(cuda: Cuda) -> dict[str, Any]:
     with cuda.current(), said_clearly("compiling the copy kernel"):
         options = cuda.core.ProgramOptions(arch=f"sm_{cuda.device.arch}", std="c++17")
         module = cuda.core.Program(CODE, "c++", options).compile("cubin")
-        found = {name: module.get_kernel(name) for name in ("fill", "compare", "copy", "hold", "pause")}
+        found = {name: module.get_kernel(name) for name in ("fill", "compare", "copy", "copy_rows", "hold", "pause")}
     attribute = cuda.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     shared = cuda.device.properties.max_shared_memory_per_block_optin
     handle = cuda.driver.CUkernel(int(found["hold"].handle))
