@@ -24,6 +24,8 @@ _HOME = {
     "node_names": "hardware",
     "Advice": "advisor.advice",
     "advise": "advisor.advice",
+    "advise_model": "advisor.plan",
+    "Parallelism": "advisor.layers",
     "STRATEGIES": "strategy",
     "Strategy": "strategy",
     "TransferPlan": "transfer",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from c3lib import __version__, cli_ficco, cli_measured, cli_sweep, cli_trace
+from c3lib import __version__, cli_advise, cli_ficco, cli_measured, cli_sweep, cli_trace
 from c3lib.errors import C3Error
 from c3lib.shell import Group, Json, Kind, NodeName, Size, Strategies, SuiteName, show
 from c3lib.terminal import records

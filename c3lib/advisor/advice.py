@@ -48,8 +48,9 @@ class Advice:
     strategy: str  # a name of c3lib.STRATEGIES, or "serial": do not overlap
     dma: bool  # move the bytes by DMA engines
     cus_reserved: int  # CUs to withhold from the GEMM
-    serial_s: float
-    time_s: float
+    gemm_alone_s: float
+    collective_alone_s: float  # by the library
+    time_s: float  # both, as advised
     speedup: float  # expected, over serial
     speedup_low: float
     speedup_high: float
@@ -58,6 +59,11 @@ class Advice:
     reason: str
     uncertainty: str
     evidence: str = EVIDENCE
+
+    @property
+    def serial_s(self) -> float:
+        """Both, one after the other."""
+        return self.gemm_alone_s + self.collective_alone_s
 
     @property
     def overlap(self) -> bool:
@@ -78,7 +84,7 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON."""
-        more = {"overlap": self.overlap, "sure": self.sure, "fall_back_nbytes": self.fall_back_nbytes}
+        more = {name: getattr(self, name) for name in ("overlap", "sure", "serial_s", "fall_back_nbytes")}
         return asdict(self) | more
 
     def __str__(self) -> str:
@@ -197,10 +203,11 @@ def _advice(
 ) -> Advice:
     chosen, fastest = columns
     name = SERIAL if chosen < 0 else found.strategies[chosen]
-    serial_s = float(found.serial_s[row])
+    gemm_s, collective_s = float(found.gemm_alone_s[row]), float(found.collective_alone_s[row])
+    serial_s = gemm_s + collective_s
     time_s = serial_s if chosen < 0 else float(found.time_s[row, chosen])
     speedup = serial_s / time_s
-    longer_s = float(max(found.gemm_alone_s[row], found.collective_alone_s[row]))
+    longer_s = max(gemm_s, collective_s)
     lost = float(found.time_s[row, fastest]) - longer_s > NOTHING * longer_s
     low, high, source = (1.0, 1.0, "") if chosen < 0 else of.factors(name, longer_s)
     if scenario.collective.sent_bytes == 0:
@@ -218,7 +225,8 @@ def _advice(
         strategy=name,
         dma=chosen >= 0 and STRATEGIES[name].transport == "dma",
         cus_reserved=0 if chosen < 0 else int(found.cus[row, chosen]),
-        serial_s=serial_s,
+        gemm_alone_s=gemm_s,
+        collective_alone_s=collective_s,
         time_s=time_s,
         speedup=speedup,
         speedup_low=speedup * low,

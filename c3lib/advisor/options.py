@@ -34,13 +34,15 @@ class Options:
     strategies: tuple[str, ...]
     gemm_alone_s: NDArray
     collective_alone_s: NDArray  # by the vendor's library, as in every metric
+    start_s: NDArray  # of that: what it takes without its bytes
     time_s: NDArray
     cus: NDArray
 
-    @property
-    def serial_s(self) -> NDArray:
-        """One after the other, ``(pairs,)``."""
-        return self.gemm_alone_s + self.collective_alone_s
+    def serial_s(self, groups: NDArray) -> NDArray:
+        """One after the other, ``(groups,)``: every GEMM, and the collective that they are beside once as a whole."""
+        once = np.zeros(int(groups.max(initial=-1)) + 1)
+        np.maximum.at(once, groups, self.start_s)
+        return total(self.gemm_alone_s + (self.collective_alone_s - self.start_s), groups) + once
 
 
 def offered(names: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -84,6 +86,7 @@ def options(scenarios: Sequence[Scenario], node: Node, names: Sequence[str], nby
         strategies=tuple(names),
         gemm_alone_s=kernels.gemm_time_s(gemm, node.gpu.cus, node),
         collective_alone_s=kernels.library_time_s(collective, node),
+        start_s=kernels.cu_collective_latency_s(collective, node),
         time_s=found[0],
         cus=found[1].astype(int),
     )
@@ -102,7 +105,7 @@ def best(found: Options, groups: NDArray) -> NDArray:
     A collective is run one way, so what runs beside pieces of the same one is decided together.
     """
     times = total(found.time_s, groups)
-    pays = total(found.serial_s, groups) >= times.min(axis=1) * (1 + NOTHING)
+    pays = found.serial_s(groups) >= times.min(axis=1) * (1 + NOTHING)
     sends = total(found.collective_alone_s, groups) > 0
     return np.where(pays & sends, times.argmin(axis=1), -1)
 
@@ -116,8 +119,9 @@ def break_even(
     over serial; DMA is better where it also beats every CU-driven one on offer.
     """
     found = options(scenarios, node, names, np.ceil(shares[:, None] * SIZES))
-    parts = lambda values: total(values.reshape(len(scenarios), len(SIZES), -1), groups)  # noqa: E731
-    gain = parts(found.serial_s) / parts(found.time_s)  # (groups, sizes, strategies)
+    at_size = (groups[:, None] * len(SIZES) + np.arange(len(SIZES))).ravel()
+    gain = found.serial_s(at_size)[:, None] / total(found.time_s, at_size)
+    gain = gain.reshape(-1, len(SIZES), len(names))
     dma = np.array([STRATEGIES[name].transport == "dma" for name in names])
     best_of = lambda those: gain[:, :, those].max(axis=2, initial=0.0)  # noqa: E731
     pays = gain.max(axis=2, initial=0.0) >= 1 + NOTHING

@@ -1,0 +1,228 @@
+"""Advice for every layer of a model: each collective with the GEMMs that it can run beside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from c3lib.advisor.advice import SERIAL, Advice, advise_all
+from c3lib.advisor.layers import Parallelism, Work, works
+from c3lib.advisor.model_config import Model, read_model
+from c3lib.errors import C3Error
+from c3lib.explain import EVIDENCE
+from c3lib.hardware import Node, load_node
+from c3lib.model import kernels
+from c3lib.terminal import WIDTH, paragraph, table
+from c3lib.workload import Collective, Scenario, format_size
+
+DEPENDENT = "data-dependent"
+"""In place of a strategy: the GEMM needs what the collective brings."""
+
+
+@dataclass(frozen=True)
+class LayerAdvice:
+    """A collective and the GEMMs beside it: one strategy for all, and an :class:`Advice` for each GEMM.
+
+    ``pieces`` hold the share of the collective that lies beside each GEMM. Times in seconds are of one layer;
+    ``serial_s`` has the collective once as a whole, ``time_s`` its start with each GEMM again, so that the gain is not
+    flattered.
+    """
+
+    name: str
+    times: int  # layers in which it is so
+    what: str
+    collective: Collective
+    strategy: str  # or "serial", or "data-dependent"
+    gemms: tuple[str, ...]
+    pieces: tuple[Advice, ...]
+    serial_s: float
+    time_s: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values for JSON."""
+        return asdict(self) | {"pieces": [piece.to_dict() for piece in self.pieces]}
+
+
+@dataclass(frozen=True)
+class ModelAdvice:
+    """Advice for a model spread over a node; ``print`` it."""
+
+    path: str
+    family: str
+    parameters: int
+    node: str
+    parallelism: Parallelism
+    dtype: str
+    layers: tuple[LayerAdvice, ...]
+    evidence: str = EVIDENCE
+
+    @property
+    def free(self) -> tuple[LayerAdvice, ...]:
+        """What can be overlapped as it is: all but the data-dependent."""
+        return tuple(layer for layer in self.layers if layer.strategy != DEPENDENT)
+
+    @property
+    def serial_s(self) -> float:
+        """GEMMs and collectives of :attr:`free` in a forward pass, one after the other."""
+        return sum(layer.serial_s * layer.times for layer in self.free)
+
+    @property
+    def time_s(self) -> float:
+        """The same as advised."""
+        return sum(layer.time_s * layer.times for layer in self.free)
+
+    @property
+    def speedups(self) -> tuple[float, float, float]:
+        """Expected, low and high gain of all of :attr:`free`, if the model is off everywhere to the same side."""
+        slow, fast = (
+            sum(layer.serial_s / getattr(layer, name) * layer.times for layer in self.free)
+            for name in ("speedup_low", "speedup_high")
+        )
+        return (self.serial_s / self.time_s, self.serial_s / slow, self.serial_s / fast) if self.free else (1.0,) * 3
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values for JSON."""
+        totals = {"serial_s": self.serial_s, "time_s": self.time_s}
+        totals |= dict(zip(("speedup", "speedup_low", "speedup_high"), self.speedups, strict=True))
+        return asdict(self) | totals | {"layers": [layer.to_dict() for layer in self.layers]}
+
+    def __str__(self) -> str:
+        how = self.parallelism
+        degrees = ", ".join(
+            f"{name.upper()} {getattr(how, name)}" for name in ("fsdp", "tp", "ep") if getattr(how, name) > 1
+        )
+        title = (
+            f"{Path(self.path).name}: {self.family}, {self.parameters / 1e9:.1f} billion parameters; {degrees}, "
+            f"{how.tokens} tokens, {self.dtype}, on {self.node}, forward pass ({self.evidence})"
+        )
+        gain, low, high = self.speedups
+        end = (
+            f"In all: {self.time_s * 1e3:.1f} ms in place of {self.serial_s * 1e3:.1f} ms for the GEMMs and "
+            f"collectives that need not wait for each other, {gain:.2f}x ({low:.2f}x to {high:.2f}x)."
+        )
+        sources = dict.fromkeys(piece.uncertainty for layer in self.free for piece in layer.pieces)
+        notes = [paragraph(end)] * bool(self.free) + [paragraph(f"Interval: {source}.") for source in sources if source]
+        return "\n\n".join([paragraph(title), *map(_text, self.layers), *(["\n".join(notes)] if notes else [])])
+
+
+def _text(layer: LayerAdvice) -> str:
+    sent = f"{format_size(layer.collective.nbytes)} over {layer.collective.ranks} ranks"
+    head = paragraph(f"{layer.name}, in {layer.times} layer{'s' * (layer.times > 1)}: {layer.what}, {sent}")
+    header = ("GEMM", "m x n x k", "GEMM ms", "its share", "coll. ms", "strategy", "CUs withheld", "gain")
+    rows = [
+        (
+            name,
+            str(piece.gemm),
+            f"{piece.gemm_alone_s * 1e3:.3f}",
+            format_size(piece.collective.nbytes),
+            f"{piece.collective_alone_s * 1e3:.3f}",
+            layer.strategy,
+            piece.cus_reserved,
+            f"{piece.speedup:.2f}x" if layer.strategy != DEPENDENT else None,
+        )
+        for name, piece in zip(layer.gemms, layer.pieces, strict=True)
+    ]
+    gain = f"{layer.speedup:.2f}x over serial ({layer.speedup_low:.2f}x to {layer.speedup_high:.2f}x): "
+    if layer.strategy in (SERIAL, DEPENDENT):
+        gain = ""
+    says = f"{gain}{layer.reason}"
+    return "\n".join([head, table(header, rows, WIDTH + 20), paragraph(says)])
+
+
+def advise_model(
+    model: Model | Path | str,
+    parallelism: Parallelism,
+    node: Node | str = "mi300x_8",
+    *,
+    dtype: str = "bf16",
+    strategies: Sequence[str] | None = None,
+) -> ModelAdvice:
+    """Advice for each layer of a model (or of its ``config.json``) that is spread over a node.
+
+    Raises:
+        C3Error: as :func:`c3lib.advisor.model_config.read_model` and :meth:`Parallelism.check`; an unknown node, dtype
+            or strategy; or no two kernels that could run beside each other.
+    """
+    model = model if isinstance(model, Model) else read_model(model)
+    there = load_node(node) if isinstance(node, str) else node
+    parallelism.check(model, there)
+    found = list(works(model, parallelism, dtype))
+    if not found:
+        raise C3Error(f"{model.path}: one layer alone has no next one to gather parameters for")
+    pieces = [_pieces(work, there) for work in found]
+    groups = np.repeat(np.arange(len(pieces)), [len(part) for part in pieces])
+    flat = [piece for part in pieces for piece in part]
+    advice = iter(advise_all(flat, there, strategies, groups=list(groups)))
+    layers = tuple(
+        _layer(work, tuple(next(advice) for _ in part), there) for work, part in zip(found, pieces, strict=True)
+    )
+    return ModelAdvice(
+        path=model.path,
+        family=model.family,
+        parameters=model.parameters,
+        node=there.name,
+        parallelism=parallelism,
+        dtype=dtype,
+        layers=layers,
+    )
+
+
+def _pieces(work: Work, node: Node) -> list[Scenario]:
+    """Each GEMM with its share of the collective, by its time alone."""
+    whole = [Scenario(name, gemm, work.collective) for name, gemm in work.gemms]
+    time_s = kernels.gemm_time_s(kernels.batch(whole, node)[0], node.gpu.cus, node)
+    ends = np.rint(work.collective.nbytes * np.cumsum(time_s) / time_s.sum()).astype(np.int64)
+    parts = np.diff(ends, prepend=0)
+    kind, ranks = work.collective.kind, work.collective.ranks
+    return [
+        Scenario(piece.name, piece.gemm, Collective(kind, int(nbytes), ranks))
+        for piece, nbytes in zip(whole, parts, strict=True)
+    ]
+
+
+def _layer(work: Work, pieces: tuple[Advice, ...], node: Node) -> LayerAdvice:
+    whole = Scenario(work.name, work.gemms[0][1], work.collective)
+    collective_s = float(kernels.library_time_s(kernels.batch([whole], node)[1], node)[0])
+    serial_s = sum(piece.gemm_alone_s for piece in pieces) + collective_s
+    strategy = DEPENDENT if work.dependent else pieces[0].strategy
+    overlaps = strategy not in (SERIAL, DEPENDENT)
+    time_s = sum(piece.time_s for piece in pieces) if overlaps else serial_s
+    # A piece's factor on its speedup is one on its time; the whole is as far off as the sum of its pieces.
+    slow, fast = (
+        sum(piece.serial_s / getattr(piece, name) for piece in pieces) / sum(piece.time_s for piece in pieces)
+        if overlaps
+        else 1.0
+        for name in ("speedup_low", "speedup_high")
+    )
+    longest = max(pieces, key=lambda piece: piece.gemm_alone_s)
+    return LayerAdvice(
+        name=work.name,
+        times=work.times,
+        what=work.what,
+        collective=work.collective,
+        strategy=strategy,
+        gemms=tuple(name for name, _ in work.gemms),
+        pieces=pieces,
+        serial_s=serial_s,
+        time_s=time_s,
+        speedup=serial_s / time_s,
+        speedup_low=serial_s / time_s / slow,
+        speedup_high=serial_s / time_s / fast,
+        reason=_dependent(work) if work.dependent else longest.reason,
+    )
+
+
+def _dependent(work: Work) -> str:
+    """What can be said of a GEMM that waits for its own input."""
+    return (
+        "The GEMM needs what the collective brings, so nothing overlaps unless both are cut into pieces (a FiCCO "
+        "schedule); counted one after the other."
+    )
