@@ -34,6 +34,10 @@ class Exchange(NamedTuple):
     peers: int
 
 
+NO_EXCHANGE = Exchange(0, 0, 1)
+"""Stands for the exchange of a rank that receives nothing."""
+
+
 class Group(NamedTuple):
     """Kernels that run one after another and wait for the same exchanges; ``waits``: how many must have ended."""
 

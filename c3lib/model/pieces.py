@@ -20,15 +20,12 @@ from c3lib.ficco.graph import Program
 from c3lib.hardware import COLLECTIVES, Node
 from c3lib.model import kernels
 from c3lib.model.kernels import CollectiveBatch, GemmBatch
-from c3lib.model.order import Exchange, Kernel, order_of
+from c3lib.model.order import NO_EXCHANGE, Exchange, Kernel, order_of
 from c3lib.model.pipeline import Lanes
 from c3lib.model.shared_gpu import Mechanisms, SharedGpu
 from c3lib.strategy import STRATEGIES
 
 TRANSPORTS = ("cu", "dma")
-
-
-NO_EXCHANGE = Exchange(0, 0, 1)
 
 
 def one_way(node: Node) -> Node:
@@ -55,22 +52,22 @@ def lanes(programs: Sequence[Program], node: Node, transport: str, on: Mechanism
         raise unknown("transport", transport, TRANSPORTS)
     node = one_way(node)
     orders = [order_of(program, node) for program in programs]
-    kernel_at: dict[_Beside, int] = {}  # every different kernel beside every kind of exchange is evaluated once
-    exchange_at: dict[_Exchanged, int] = {}
+    kernel_at: dict[Beside, int] = {}  # every different kernel beside every kind of exchange is evaluated once
+    exchange_at: dict[Exchanged, int] = {}
     wanted = []
     for program, (groups, exchanges) in zip(programs, orders, strict=True):
         kind = COLLECTIVES.index(program.problem.kind)
         overlaps = program.schedule != "serial" and bool(exchanges)
         largest = max(exchanges, key=lambda item: (item.nbytes, item.peers), default=NO_EXCHANGE)
-        beside = [[_Beside(kernel, largest, kind, overlaps) for kernel in group.kernels] for group in groups]
-        moved = [_Exchanged(exchange, kind, overlaps) for exchange in exchanges]
+        beside = [[Beside(kernel, largest, kind, overlaps) for kernel in group.kernels] for group in groups]
+        moved = [Exchanged(exchange, kind, overlaps) for exchange in exchanges]
         for kernel in chain.from_iterable(beside):
             kernel_at.setdefault(kernel, len(kernel_at))
         for exchange in moved:
             exchange_at.setdefault(exchange, len(exchange_at))
         wanted.append((beside, [group.waits for group in groups], moved))
-    rates = _rates(list(kernel_at), node, transport, on)
-    costs = _costs(list(exchange_at), node, transport)
+    rates = rates_of(list(kernel_at), node, transport, on)
+    costs = costs_of(list(exchange_at), node, transport)
     found = []
     for beside, waits, moved in wanted:
         rows = [_group(rates, [kernel_at[kernel] for kernel in kernels_]) for kernels_ in beside]
@@ -82,7 +79,7 @@ def lanes(programs: Sequence[Program], node: Node, transport: str, on: Mechanism
     return found
 
 
-def _group(rates: _Rates, at: list[int]) -> tuple[float, float, float, float]:
+def _group(rates: Rates, at: list[int]) -> tuple[float, float, float, float]:
     """Kernels one after another: alone, beside, launch of the first, and what they leave the exchange on average."""
     if len(at) == 1:
         only = at[0]
@@ -92,27 +89,33 @@ def _group(rates: _Rates, at: list[int]) -> tuple[float, float, float, float]:
     return sum(rates.alone_s[index] for index in at), beside_s, rates.launch_s[at[0]], slowed
 
 
-class _Beside(NamedTuple):
+class Beside(NamedTuple):
+    """A kernel and the exchange that it runs beside; where nothing ``overlaps``, both have the whole GPU."""
+
     kernel: Kernel
     exchange: Exchange
     kind: int  # index of the collective
     overlaps: bool
 
 
-class _Exchanged(NamedTuple):
+class Exchanged(NamedTuple):
+    """An exchange; where it ``overlaps`` kernels it has the CUs that they leave free."""
+
     exchange: Exchange
     kind: int
     overlaps: bool
 
 
-class _Rates(NamedTuple):
+class Rates(NamedTuple):
+    """Of each kernel: seconds alone and beside the exchange, launches, and the exchange's rate beside over alone."""
+
     alone_s: list[float]
     beside_s: list[float]
     slowed: list[float]
     launch_s: list[float]
 
 
-def _rates(places: list[_Beside], node: Node, transport: str, on: Mechanisms) -> _Rates:
+def rates_of(places: list[Beside], node: Node, transport: str, on: Mechanisms) -> Rates:
     """Each kernel alone and beside an exchange, and what it does to the exchange."""
     gemm = kernel_batch([place.kernel for place in places], node)
     exchange = _collective(places, node)
@@ -122,7 +125,7 @@ def _rates(places: list[_Beside], node: Node, transport: str, on: Mechanisms) ->
     law = SharedGpu(gemm, exchange, node, how, reserved, on)
     alone = law.collective_only.collective_rate
     slowed = np.divide(law.late.collective_rate, alone, out=np.ones_like(alone), where=alone > 0)
-    return _Rates(
+    return Rates(
         (1 / law.gemm_only.gemm_rate).tolist(),
         (1 / law.late.gemm_rate).tolist(),
         slowed.tolist(),
@@ -130,7 +133,7 @@ def _rates(places: list[_Beside], node: Node, transport: str, on: Mechanisms) ->
     )
 
 
-def _costs(places: list[_Exchanged], node: Node, transport: str) -> list[tuple[float, float]]:
+def costs_of(places: list[Exchanged], node: Node, transport: str) -> list[tuple[float, float]]:
     """Time of each exchange's bytes, and what it costs without them."""
     if not places:
         return []
@@ -153,7 +156,7 @@ def _reserved(exchange: CollectiveBatch, node: Node) -> NDArray:
     return kernels.library_field(exchange, node, "saturation_cus")
 
 
-def _collective(places: Sequence[_Beside | _Exchanged], node: Node) -> CollectiveBatch:
+def _collective(places: Sequence[Beside | Exchanged], node: Node) -> CollectiveBatch:
     """Exchanges as collectives: on a mesh every peer's link takes as long as the one with most to carry."""
     mesh = node.topology == "mesh"
     items = [place.exchange for place in places]
