@@ -1,0 +1,226 @@
+"""How good the choice of a schedule is: against exhaustive search on the model, and against what a device measured.
+
+Beside the rule stand what anybody can do without one: always ``serial``, always the one schedule that is best over the
+scored problems (picked in hindsight, so a high bar), and three tests of sizes (:func:`by_shape`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from c3lib.errors import C3Error
+from c3lib.ficco import SCHEDULES, build
+from c3lib.ficco.problem import Problem
+from c3lib.ficco.sets import Row
+from c3lib.hardware import Node
+from c3lib.metrics import bootstrap_interval, median_interval
+from c3lib.model.pieces import lanes
+from c3lib.model.pipeline import simulate
+from c3lib.schedule_choice import choose, thresholds
+
+SAME = 1e-9
+"""Rounding: two times that differ by less are the same."""
+
+NEAR = 0.01
+"""Behind the best by less than this share: nobody would notice."""
+
+RIGHT_TARGET = 0.81
+"""Share of unseen scenarios in which arXiv 2512.10236 reports its heuristic to pick the best schedule (abstract)."""
+
+LOSS_TARGET = 0.14
+"""Loss of that heuristic where it is wrong (a public survey's reading; low confidence)."""
+
+COLUMNS = (
+    "node", "evidence", "transport", "problem", "collective", "m", "n", "k", "ranks", "pieces", "policy", "chosen",
+    "best", "right", "near", "time_s", "best_s", "serial_s", "loss",
+)  # fmt: skip
+"""One row a problem and policy. ``right``: no schedule is faster than ``chosen``; ``near``: none by more than
+:data:`NEAR`. ``loss``: ``time_s / best_s - 1``."""
+
+TRANSPORT_OF = {"copy_engine": "dma", "sm_kernel": "cu"}
+"""The model's transport of each measured one."""
+
+
+def by_shape(problem: Problem, node: Node, transport: str, among: Sequence[str] = tuple(SCHEDULES)) -> str:
+    """Three tests of sizes alone, without any cost: what the reported inputs say before waves of tiles are looked at.
+
+    K > 2M: in each of P steps a cut along M reads B once more (K N) and a cut along K reads and writes the result
+    (2 M N), so cut along K. Else, where one peer gives as much as all do, a shard at a time. Else pieces, the own shard
+    first.
+    """
+    m = max(problem.m)
+    order = ["uniform_fused_2d"] if problem.k > 2 * m else []
+    if thresholds(problem, node, transport).peer_penalty <= 1:
+        order.append("shard_p2p")
+    order += ["hetero_fused_1d", *among]
+    return next(name for name in order if name in among)
+
+
+def model_times(
+    node: Node, rows: Sequence[Row], transport: str, among: Sequence[str] = tuple(SCHEDULES)
+) -> pd.DataFrame:
+    """Seconds of each problem (index: name) under each schedule (columns), simulated on the rank with most rows."""
+    programs = [build(name, row.problem, row.problem.busiest) for row in rows for name in among]
+    times = [simulate(both).time_s for both in lanes(programs, node, transport)]
+    table = np.reshape(times, (len(rows), len(among)))
+    return pd.DataFrame(table, index=[row.name for row in rows], columns=list(among))
+
+
+def score(
+    node: Node,
+    rows: Sequence[Row],
+    transport: str = "dma",
+    among: Sequence[str] = tuple(SCHEDULES),
+    truth: Node | None = None,
+) -> pd.DataFrame:
+    """Every policy's choice for each problem against exhaustive search on the model, columns :data:`COLUMNS`.
+
+    ``truth``: the node that the model simulates when it is another than the one that the rule knows, to see how much
+    of the score survives wrong constants.
+
+    Raises:
+        C3Error: no problem, or as :func:`c3lib.schedule_choice.choose`.
+    """
+    if not rows:
+        raise C3Error("rows: no problem to score")
+    for row in rows:
+        choose(row.problem, node, transport, among)  # so that what is wrong is said before anything is simulated
+    every = tuple(dict.fromkeys(("serial", *among)))
+    times = model_times(truth or node, rows, transport, every)
+    return _scored(node, rows, transport, among, times, "modelled")
+
+
+def score_measured(node: Node, table: pd.DataFrame) -> pd.DataFrame:
+    """The same against measured times, one row a repetition: ``problem, transport, schedule, time_s`` and what the
+    problem is, ``collective, m, n, k, dtype, ranks, pieces`` (the GEMM of a rank).
+
+    Medians decide, among the schedules that were measured for a problem. A further column, ``undecided``, is true where
+    the intervals of the medians of ``chosen`` and ``best`` overlap.
+
+    Raises:
+        C3Error: a column is missing, nothing to score, or a row whose bytes were not verified.
+    """
+    needed = ("problem", "transport", "schedule", "time_s", "collective", "m", "n", "k", "dtype", "ranks", "pieces")
+    missing = [name for name in needed if name not in table]
+    if missing:
+        raise C3Error(f"measured table: missing column {', '.join(missing)}")
+    if table.empty:
+        raise C3Error("measured table: no row to score")
+    if "verified" in table and not table["verified"].all():
+        raise C3Error("measured table: holds rows whose results were not verified")
+    if unknown_paths := set(table["transport"]) - set(TRANSPORT_OF):
+        raise C3Error(f"measured table: transport must be one of {', '.join(TRANSPORT_OF)}, not {min(unknown_paths)!r}")
+    found = []
+    for path, part in table.groupby("transport", sort=False):
+        samples = {key: group["time_s"].to_numpy() for key, group in part.groupby(["problem", "schedule"])}
+        firsts = part.drop_duplicates("problem").set_index("problem")
+        rows = [_measured_row(str(name), first) for name, first in firsts.iterrows()]
+        medians = pd.Series({key: np.median(values) for key, values in samples.items()}).unstack()
+        scored = _scored(node, rows, TRANSPORT_OF[str(path)], list(SCHEDULES), medians, "measured")
+        spans = {key: median_interval(values) for key, values in samples.items()}
+        scored["undecided"] = [
+            spans[name, chosen][0] <= spans[name, best][1]
+            for name, chosen, best in zip(scored["problem"], scored["chosen"], scored["best"], strict=True)
+        ]
+        found.append(scored)
+    return pd.concat(found, ignore_index=True)
+
+
+def _measured_row(name: str, first: pd.Series) -> Row:
+    kind, dtype, pieces = str(first["collective"]), str(first["dtype"]), int(first["pieces"])
+    m, n, k, ranks = (int(first[column]) for column in ("m", "n", "k", "ranks"))
+    if kind == "all-gather":
+        return Row(name, Problem.all_gather(m, n, k, ranks, dtype, pieces), "measured")
+    return Row(name, Problem.all_to_all(m, n, k, ranks, dtype, pieces), "measured")
+
+
+def _scored(
+    node: Node, rows: Sequence[Row], transport: str, among: Sequence[str], times: pd.DataFrame, evidence: str
+) -> pd.DataFrame:
+    """``times``: seconds, a row a problem, a column a schedule; NaN where a problem does not have it."""
+    allowed = times[[name for name in among if name in times]]
+    best = allowed.idxmin(axis=1)
+    single = allowed.dropna(axis=1).div(allowed.min(axis=1), axis=0).mean().idxmin()
+    found = []
+    for row in rows:
+        problem, mine = row.problem, times.loc[row.name].dropna()
+        here = [name for name in among if name in mine]
+        picks = {
+            "rule": choose(problem, node, transport, here).schedule,
+            "by_shape": by_shape(problem, node, transport, here),
+            "single": single,
+            "serial": "serial",
+            "exhaustive": best[row.name],
+        }
+        gemm, best_s = problem.gemm(problem.busiest), mine[best[row.name]]
+        about = (node.name, evidence, transport, row.name, problem.kind, gemm.m, gemm.n, gemm.k, problem.ranks)
+        for policy, chosen in picks.items():
+            if chosen in mine:
+                loss = mine[chosen] / best_s - 1
+                judged = (policy, chosen, best[row.name], loss <= SAME, loss <= NEAR)
+                seconds = (mine[chosen], best_s, mine.get("serial", np.nan), loss)
+                found.append((*about, problem.pieces, *judged, *seconds))
+    return pd.DataFrame(found, columns=list(COLUMNS))
+
+
+def summary(scored: pd.DataFrame) -> pd.DataFrame:
+    """One row a node, evidence, transport and policy, with 95 % intervals (``_low``, ``_high``).
+
+    ``right``, ``near``: shares of problems (Wilson's interval); ``loss``: mean over all problems, ``loss_when_wrong``
+    over those that are not right, ``loss_most`` the largest (bootstrap intervals of means); ``speedup`` over serial,
+    mean. ``meets``: at least :data:`RIGHT_TARGET` right and at most :data:`LOSS_TARGET` lost on average when wrong.
+    """
+    if scored.empty:
+        raise C3Error("scored: no row to summarise")
+    found = []
+    keys = ["node", "evidence", "transport", "policy"]
+    for names, part in scored.groupby(keys, sort=False):
+        count, wrong = len(part), part.loc[~part["right"], "loss"]
+        row: dict[str, object] = dict(zip(keys, names, strict=True)) | {"problems": count}
+        for column in ("right", "near"):
+            row[column] = part[column].mean()
+            row[f"{column}_low"], row[f"{column}_high"] = wilson_interval(int(part[column].sum()), count)
+        for column, values in (("loss", part["loss"]), ("loss_when_wrong", wrong)):
+            row[column] = values.mean() if len(values) else 0.0
+            row[f"{column}_low"], row[f"{column}_high"] = bootstrap_interval(values) if len(values) else (0.0, 0.0)
+        row["loss_most"] = part["loss"].max()
+        row["speedup"] = (part["serial_s"] / part["time_s"]).mean()
+        missed = wrong.mean() if len(wrong) else 0.0
+        row["meets"] = bool(part["right"].mean() >= RIGHT_TARGET and missed <= LOSS_TARGET)
+        found.append(row)
+    return pd.DataFrame(found)
+
+
+def wilson_interval(hits: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval of a share (95 % by default): sensible at 0 and at 1, where a bootstrap has no width."""
+    share = hits / count
+    middle, spread = share + z * z / (2 * count), z * np.sqrt(share * (1 - share) / count + z * z / (4 * count**2))
+    scale = 1 + z * z / count
+    return float((middle - spread) / scale), float((middle + spread) / scale)
+
+
+GUESSED = (
+    "gpu.matrix_efficiency", "gpu.hbm_efficiency", "gpu.launch_us", "link.dma_gbs", "link.cu_gbs", "dma.copy_us",
+    "dma.command_us", "interference.memory_queueing",
+)  # fmt: skip
+"""Constants of a node that a program may not know well: rates that are reached and costs of a start."""
+
+
+def misjudged(node: Node, spread: float, seed: int) -> Node:
+    """The node as it might really be: each constant of :data:`GUESSED` a random factor within ``1 +- spread`` off.
+
+    Raises:
+        C3Error: ``spread`` is not in 0 to 0.9, or a constant would become impossible.
+    """
+    if not 0 <= spread <= 0.9:
+        raise C3Error(f"spread must lie in 0 to 0.9, not {spread}")
+    rng = np.random.default_rng(seed)
+    off = {key: node.constants[key].value * rng.uniform(1 - spread, 1 + spread) for key in GUESSED}
+    for key in ("gpu.matrix_efficiency", "gpu.hbm_efficiency"):
+        off[key] = min(off[key], 1.0)
+    for key in ("link.dma_gbs", "link.cu_gbs"):
+        off[key] = min(off[key], node.link.peak_gbs)
+    return node.with_constants(off)
