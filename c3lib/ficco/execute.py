@@ -78,7 +78,7 @@ def place(program: Program, data: Data) -> Buffers:
         if dst == rank or problem.kind == "all-to-all":
             name, row = home(problem, rank, dst, program.schedule in STAGED)
             view(found, Block(name, rank, row, problem.rows[rank][dst], 0, problem.k)).copy_(data.rows(rank, dst))
-    found["b"].copy_(data.b(rank))
+    view(found, Block("b", rank, 0, problem.k, 0, problem.n)).copy_(data.b(rank))
     return found
 
 

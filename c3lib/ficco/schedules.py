@@ -124,7 +124,7 @@ def hetero_fused_1d(rank: _Rank) -> None:
 def _fused_1d(rank: _Rank, sources: list[int]) -> None:
     sources = sorted(sources)
     last: dict[int, tuple[int, ...]] = {}  # copies of a peer follow one another
-    free: tuple[int, ...] = ()  # what has to end before a step's result may be overwritten
+    moved: list[tuple[int, int]] = []  # first row, task: what takes a step's result away before the next overwrites it
     top = 0
     for step in range(rank.problem.pieces):
         parts = list(rank.pieces(step, sources))
@@ -139,13 +139,14 @@ def _fused_1d(rank: _Rank, sources: list[int]) -> None:
                 last[src] = (index,)
                 waits.append(index)
             row += rows
-        product = rank.gemm(step, rank.a(top, row - top), rank.step(0, row - top), (*waits, *free))
+        waits += [index for first, index in moved if first < row - top]
+        product = rank.gemm(step, rank.a(top, row - top), rank.step(0, row - top), tuple(waits))
         moved, row = [], 0
         for src, first, rows in parts:
             out = rank.c(rank.first[src] + first, rows)
-            moved.append(rank.add(SCATTER, step, rank.step(row, rows), out, (product,)))
+            moved.append((row, rank.add(SCATTER, step, rank.step(row, rows), out, (product,))))
             row += rows
-        free, top = tuple(moved), top + row
+        top += row
 
 
 def hetero_unfused_1d(rank: _Rank) -> None:
