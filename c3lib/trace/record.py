@@ -23,7 +23,7 @@ MOST_ACTIVITIES = 3_000_000
 MOST_KERNELS = 100_000
 """Of different names, launch sizes and shapes; a training step has hundreds."""
 
-MOST_CHARACTERS = 16 * 2**20
+MOST_CHARACTERS = 8 * 2**20
 """Of their names together."""
 
 _LINKS = ("cpu_op", "operator")

@@ -68,4 +68,5 @@ def name_of(value: Any) -> str:
 def clean(value: Any) -> str:
     """Text without what would move a terminal's cursor or change its colours; of a container its type."""
     text = type(value).__name__ if isinstance(value, (dict, list)) else str(value)
-    return "".join(sign if sign.isprintable() else "?" for sign in text[: LONGEST_NAME + 20])
+    text = text[: LONGEST_NAME + 20]
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in text)

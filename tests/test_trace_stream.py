@@ -1,0 +1,413 @@
+"""Reading traces: cut into pieces anywhere the events are the same, and whatever a file holds it is a sentence."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from trace_cases import ADD, GATHER, GEMM, HOST, kernel, write
+from typer.testing import CliRunner
+
+from c3lib.cli import app
+from c3lib.errors import C3Error
+from c3lib.files import ROOT
+from c3lib.trace import record as recording
+from c3lib.trace import stream, values
+from c3lib.trace.analysis import analyze
+from c3lib.trace.record import record
+from c3lib.trace.stream import Reader
+
+EVENTS = [kernel(GEMM, 1, 2), {"ph": "M", "name": 'a "quoted" \\ name { [', "args": {}}, kernel(GATHER, 3, 4.5, 13)]
+
+
+def read(path, partial=False):
+    reader = Reader(path, partial=partial)
+    return list(reader), reader
+
+
+def said(error, path):
+    """An error is one sentence that names the file."""
+    text = str(error)
+    assert text.startswith(f"{path}: ")
+    assert "\n" not in text
+    assert len(text) < 500
+    return text
+
+
+def fails(path, *parts, partial=False):
+    """It is refused by one sentence that names the file and has all ``parts``."""
+    with pytest.raises(C3Error) as caught:
+        record(path, partial=partial)
+    text = said(caught.value, path)
+    for part in parts:
+        assert part in text
+    return text
+
+
+@pytest.fixture
+def file(tmp_path):
+    def written(content, name="t.json"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return written
+
+
+def plain(events):
+    """The events as a reader gives them: fractions as text."""
+    return json.loads(json.dumps(events), parse_float=str)
+
+
+# --- whole files ---
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+def test_an_object_with_events_and_more_around_them(tmp_path, name):
+    about = {"skipped": [[{"a": '"]}\\'}], "b", 1.5, None], "deviceProperties": [{"id": 0, "name": "GPU"}], "n": -1.5e3}
+    found, reader = read(write(tmp_path / name, EVENTS, **about))
+    assert found == plain(EVENTS)
+    assert (reader.count, reader.complete, reader.about) == (3, True, {"deviceProperties": about["deviceProperties"]})
+
+
+def test_a_bare_list(file):
+    found, reader = read(file(json.dumps(EVENTS)))
+    assert (found, reader.complete) == (plain(EVENTS), True)
+
+
+def test_a_byte_order_mark_a_trailing_comma_control_characters_and_bytes_that_are_no_text(file):
+    text = b'\xef\xbb\xbf \n[{"name": "a\tb\xff", "n": NaN},\n]\n'
+    found, _ = read(file(text))
+    assert found[0]["name"] == "a\tb\ufffd"
+
+
+def test_gzip_in_several_members(file):
+    text = json.dumps({"traceEvents": EVENTS}).encode()
+    assert read(file(gzip.compress(text[:40]) + gzip.compress(text[40:])))[0] == plain(EVENTS)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.text(max_size=4), json_values, max_size=4)
+
+
+def equal(one, other):
+    return json.dumps(one) == json.dumps(other)  # NaN is itself
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(objects, max_size=5), objects, objects, st.integers(1, 40), st.booleans(), st.sampled_from([None, 1]))
+def test_pieces_of_any_size_give_the_same_events(tmp_path_factory, events, before, after, size, ascii_only, indent):
+    reserved = {"traceEvents", *stream.ABOUT}
+    before, after = ({k: v for k, v in some.items() if k not in reserved} for some in (before, after))
+    after = {key: value for key, value in after.items() if key not in before}
+    text = json.dumps({**before, "traceEvents": events, **after}, ensure_ascii=ascii_only, indent=indent)
+    path = tmp_path_factory.mktemp("pieces") / "t.json"
+    path.write_bytes(text.encode("utf-8", "replace"))
+    expected = json.loads(path.read_bytes(), parse_float=str)["traceEvents"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "CHUNK_NBYTES", size)
+        found, reader = read(path)
+    assert equal(found, expected)
+    assert reader.complete
+
+
+# --- cut off ---
+
+
+def test_every_cut_is_said_with_the_events_before_it_and_partial_has_exactly_those(file):
+    text = json.dumps({"deviceProperties": [], "traceEvents": EVENTS, "traceName": "x"})
+    ends = [text.index(json.dumps(event)) + len(json.dumps(event)) for event in EVENTS]
+    for size in range(1, len(text)):
+        path = file(text[:size])
+        whole = sum(end <= size for end in ends)
+        fails(path, f"cut off after {whole} events", "--partial")
+        found, reader = read(path, partial=True)
+        assert (len(found), reader.complete) == (whole, False)
+
+
+def test_a_cut_gzip_file(file):
+    text = json.dumps({"traceEvents": [kernel(ADD, i, i % 7) for i in range(2000)]}).encode()
+    packed = gzip.compress(text)
+    path = file(packed[: len(packed) // 2], "t.json.gz")
+    fails(path, "cut off after", "its gzip data ends too early")
+    assert 500 < len(read(path, partial=True)[0]) < 1500
+    broken = bytearray(packed)
+    broken[len(broken) // 2] ^= 0xFF
+    path = file(bytes(broken), "t.json.gz")
+    with pytest.raises(C3Error, match=r"gzip data is damaged|no JSON|cut off"):
+        record(path)
+    broken = packed[:-8] + bytes(8)  # a wrong checksum
+    fails(file(broken, "t.json.gz"), "gzip data is damaged")
+
+
+def test_a_list_without_its_end_is_cut_off(file):
+    fails(file(json.dumps(EVENTS)[:-1]), "cut off after 3 events")
+
+
+def test_a_part_is_never_presented_as_the_whole(file):
+    path = file(json.dumps(EVENTS)[:-1])
+    words = ["trace", "analyze", str(path)]
+    assert CliRunner().invoke(app, words).exit_code == 2
+    result = CliRunner().invoke(app, [*words, "--partial"])
+    assert "PARTIAL: " in result.stdout
+    assert (
+        json.loads(CliRunner().invoke(app, [*words, "--partial", "--json"]).stdout)["devices"][0]["complete"] is False
+    )
+
+
+# --- no trace ---
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"", "the file is empty"),
+        (b" \n\n", "the file is empty"),
+        (b"\x80\x04\x95pickle", "no Chrome trace"),
+        (b"SQLite format 3\0", "no Chrome trace"),
+        (b"\0" * 100, "no Chrome trace"),
+        (b'"text"', "no Chrome trace"),
+        (b"{}", "no list 'traceEvents'"),
+        (b'{"a": 1}', "no list 'traceEvents'"),
+        (b'{"traceEvents": 3}', "expected ["),
+        (b'{"traceEvents": {"a": 1}}', "expected ["),
+        (b'{"traceEvents": [3]}', "an event must be an object"),
+        (b'{"traceEvents": [{"a": 1}, [2]]}', "after 1 events: an event must be an object"),
+        (b'{"traceEvents": [{"a": 1} {"a": 1}]}', "expected , or ]"),
+        (b'{"traceEvents": [{"a": \'x\', "bcdefghijklmnopqrstuvwxyz": 1}]}', "no JSON"),
+        (b'{"traceEvents": [{"a": "\\x", "bcdefghijklmnopqrstuvwxyz": 1}]}', "no JSON"),
+        (b'{"traceEvents": []} {"traceEvents": []}', "text follows"),
+        (b'{"traceEvents": [] "a": 1}', "expected , or }"),
+        (b"{traceEvents: []}", "expected a key in quotes"),
+        (b'{"a" 1}', "expected :"),
+        (b"[]", "no GPU kernel among 0 events: profile with ProfilerActivity.CUDA"),
+        (b'[{"ph": "X", "cat": "cpu_op"}]', "no GPU kernel among 1 events"),
+        (b'[{"ph": "B", "cat": "kernel"}, {"cat": ["kernel"]}, {"cat": 3}]', "no GPU kernel among 3 events"),
+    ],
+)
+def test_what_is_no_trace_is_a_sentence(file, content, part):
+    fails(file(content), part)
+
+
+def test_missing_files_and_folders(tmp_path):
+    fails(tmp_path / "none.json", "cannot be read: No such file")
+    fails(tmp_path, "cannot be read: Is a directory")
+
+
+# --- hostile values ---
+
+
+@pytest.mark.parametrize("key", ["ts", "dur"])
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("NaN", "must be a number of microseconds, not nan"),
+        ("Infinity", "not inf"),
+        ("-Infinity", "not -inf"),
+        ("1e999", "not 1e999"),
+        ("1e-999999999999999999999", "must be a number"),
+        ("9999999999999999999999", "must be a number"),
+        ("true", "not True"),
+        ('"soon"', "not soon"),
+        ('"\\u001b[2J"', "not ?[2J"),
+        ("[1]", "not list"),
+        ("{}", "not dict"),
+        ("null", "is missing"),
+        ("4" + "0" * 4000, "must be a number"),
+        ("4" + "0" * 5000, "a number has thousands of digits"),
+        ("0." + "1" * 100_000, None),
+    ],
+)
+def test_times_that_are_none_are_a_sentence(file, key, text, part):
+    event = json.dumps(kernel(GEMM, 4711, 4712)).replace("4711" if key == "ts" else "4712", text)
+    path = file(f"[{json.dumps(kernel(ADD, 0, 1))}, {event}]")
+    if part is None:
+        assert record(path).events == 2
+    else:
+        text = fails(path, part)
+        assert f"event 2 ('{GEMM}'): '{key}'" in text or "thousands of digits" in text
+
+
+def test_missing_and_negative_durations(file):
+    event = kernel(GEMM, 1, 2)
+    del event["dur"]
+    fails(file(json.dumps([event])), f"event 1 ('{GEMM}'): 'dur' is missing")
+    fails(file(json.dumps([kernel(GEMM, 1, -2.5)])), "'dur' must be at least 0, not -2.5")
+    assert record(file(json.dumps([kernel(GEMM, -1.5, 2)]))).start_ns.tolist() == [-1500]
+
+
+@pytest.mark.parametrize("bomb", ["[", '{"a":', '[{"a":'])
+@pytest.mark.parametrize("place", ["event", "about", "skipped"])
+def test_depth_bombs(file, bomb, place):
+    deep = bomb * 200_000
+    text = {
+        "event": f'{{"traceEvents": [{{"ph": "X", "args": {deep}',
+        "about": f'{{"deviceProperties": {deep}',
+        "skipped": f'{{"other": {deep}',
+    }[place]
+    fails(file(text), "cut off after 0 events" if place == "skipped" else "nested too deep")
+
+
+def test_a_deep_value_that_nobody_needs_is_stepped_over(file):
+    deep = "[" * 200_000 + "]" * 200_000
+    assert len(read(file(f'{{"other": {deep}, "traceEvents": []}}'))[0]) == 0
+
+
+@pytest.mark.parametrize("value", ['"' + "x" * (5 * 2**20) + '"', "[" + "1," * (5 * 2**19) + "1]"])
+def test_an_event_of_megabytes_is_refused_and_a_value_beside_the_events_is_not(file, value):
+    fails(file(f'[{{"name": {value}}}]'), "a value of more than 4 MiB")
+    fails(file(f'[{{"name": {value}'), "a value of more than 4 MiB")
+    fails(file(f'{{"other": {value}, "traceEvents": []}}'), "no GPU kernel")
+
+
+def test_names_of_any_length_stay_apart_and_take_no_room(file):
+    name = "gemm" + "x" * 100_000
+    found = record(file(json.dumps([kernel(name + "a", 0, 1), kernel(name + "b", 0, 1), kernel(name + "a", 5, 1)])))
+    assert found.kernel.tolist() == [0, 1, 0]
+    assert max(len(one.name) for one in found.kernels) < values.LONGEST_NAME + 20
+
+
+def test_more_than_fits_is_a_sentence(file, monkeypatch):
+    path = file(json.dumps([kernel(f"gemm{i}", i, 1, stream=i) for i in range(30)]))
+    for name, most, part in [
+        ("MOST_ACTIVITIES", 20, "more than 20 GPU activities"),
+        ("MOST_KERNELS", 10, "more than 10 different"),
+        ("MOST_CHARACTERS", 100, "the names of different kernels take more than"),
+    ]:
+        with monkeypatch.context() as patch:
+            patch.setattr(recording, name, most)
+            fails(path, part)
+    assert len(record(path).start_ns) == 30
+
+
+ARGUMENTS = [
+    "device",
+    "stream",
+    "grid",
+    "block",
+    "bytes",
+    "inDevice",
+    "dtype",
+    "correlation",
+    "External id",
+    "Group size",
+]
+ARGUMENTS += ["Input Dims", "Input type", "Collective name", "In msg nelems", "Out msg nelems"]
+
+wild = st.dictionaries(
+    st.sampled_from(["ph", "cat", "name", "pid", "tid", "ts", "dur", "args"]),
+    json_values
+    | st.sampled_from(
+        ["X", "kernel", "gpu_memcpy", "cpu_op", "cuda_runtime", "aten::mm", "record_param_comms", GEMM, HOST]
+    )
+    | st.dictionaries(
+        st.sampled_from(ARGUMENTS),
+        json_values | st.lists(st.lists(st.integers(-2, 2**64), max_size=4), max_size=3) | st.just("allgather"),
+        max_size=6,
+    ),
+    max_size=8,
+)
+almost = st.builds(
+    lambda event, more: {**event, **more},
+    st.sampled_from([kernel(GEMM, 1, 2), kernel(GATHER, 1, 2, 13), {"cat": "cpu_op", "name": "aten::mm", "args": {}}]),
+    wild,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(almost | wild, max_size=6), objects)
+@example([kernel(GEMM, 2, 3, stream=[[]])], {})
+def test_any_json_is_analysed_or_refused_by_a_sentence(tmp_path_factory, events, about):
+    path = tmp_path_factory.mktemp("wild") / "t.json"
+    path.write_text(json.dumps({**about, "traceEvents": events}))
+    try:
+        found = analyze([path])
+    except C3Error as error:
+        said(error, path)
+        return
+    for device in found:
+        hidden = device.communication
+        assert 0 <= hidden.exposed_s <= hidden.time_s <= device.busy_s <= device.span_s + 1e-9
+        assert device.gemm_s <= device.compute_s <= device.busy_s
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 400), st.integers(0, 60))
+def test_any_bytes_anywhere_are_read_or_refused_by_a_sentence(tmp_path_factory, noise, at, cut):
+    text = json.dumps({"traceEvents": EVENTS, "x": {"y": "z"}}).encode()
+    path = tmp_path_factory.mktemp("noise") / "t.json"
+    path.write_bytes(text[:at] + noise + text[at + cut :])
+    for partial in (False, True):
+        try:
+            record(path, partial=partial)
+        except C3Error as error:
+            said(error, path)
+
+
+# --- memory, and the shell ---
+
+
+@pytest.mark.parametrize("kind", ["gzip bomb", "many kernels", "blanks"])
+def test_memory_stays_bounded(tmp_path, kind):
+    """What would be 200 MB in memory is read by a process that may take 150 MB of addresses beyond its libraries."""
+    path = tmp_path / "t.json.gz"
+    with gzip.open(path, "wb", compresslevel=1) as out:
+        out.write(b'{"traceEvents": [')
+        if kind == "gzip bomb":
+            out.write(b'{"name": "')
+            for _ in range(200):
+                out.write(b"x" * 2**20)
+        elif kind == "blanks":
+            for _ in range(200):
+                out.write(b" " * 2**20)
+        else:
+            for i in range(8_000):
+                name = f"{i:05d}" * 300
+                out.write(b'{"ph":"X","cat":"kernel","name":"%s","ts":1,"dur":1},' % name.encode())
+    code = (
+        "import resource, sys; from c3lib.trace.record import record; from pathlib import Path\n"
+        "import numpy\n"
+        "room = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + 150 * 2**20\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (room, room))\n"
+        "from c3lib.errors import C3Error\n"
+        "try: record(Path(sys.argv[1]))\n"
+        "except C3Error as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    part = {"gzip bomb": "a value of more than 4 MiB", "many kernels": "take more than 8 MiB", "blanks": "cut off"}[
+        kind
+    ]
+    assert part in done.stdout, done.stderr
+
+
+def test_ctrl_c_is_one_line(tmp_path):
+    """A pipe that nobody writes to: the command waits in it."""
+    import os
+    import signal
+    import time
+
+    pipe = tmp_path / "t.json"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "c3lib", "trace", "analyze", str(pipe)]
+    running = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with open(pipe, "w") as writer:  # opens when the command does
+        writer.write("[")
+        writer.flush()
+        time.sleep(0.3)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=20)
+    assert (out, err, running.returncode) == ("", "c3: interrupted\n", 130)
+
+
+def test_the_bar_counts_bytes_of_the_file(tmp_path):
+    path = write(tmp_path / "t.json.gz", EVENTS * 5000)
+    steps = []
+    record(path, steps.append)
+    assert sum(steps) == path.stat().st_size
