@@ -49,19 +49,15 @@ def advise(
 
     \b
     Three ways to ask:
-      a pair    --gemm, --collective, --size
-      a model   --config, --tokens and a degree: --fsdp, --tp, --ep
-      a table   --table, --out: many pairs at once
+      a pair    --gemm 8192x8192x8192 --collective all-gather --size 896MiB
+      a model   --config config.json --tokens 8192 --fsdp 8 (or --tp, --ep)
+      a table   --table pairs.csv --out advice.csv
 
-    \b
-    What the program at hand can run is said by --strategy: without DMA engines, for example,
-    --strategy c3_base --strategy c3_sp.
+    A program that drives no DMA engines asks for what it can run: --strategy c3_base --strategy c3_sp.
 
     \b
     Example:
       c3 advise --gemm 8192x8192x8192 --collective all-gather --size 896MiB --node h200_2
-      c3 advise --config data/models/llama-3-70b.json --tokens 8192 --fsdp 8 --node mi300x_8
-      c3 advise --config data/models/deepseek-v3.json --tokens 4096 --fsdp 8 --ep 8
     """
     given: dict[str, object] = {"--gemm": gemm, "--collective": collective, "--size": size}
     given |= {"--config": config, "--tokens": tokens, "--table": table, "--out": out}

@@ -12,12 +12,12 @@ import numpy as np
 from c3lib.advisor.advice import SERIAL, Advice, advise_all
 from c3lib.advisor.layers import Parallelism, Work, works
 from c3lib.advisor.model_config import Model, read_model
-from c3lib.errors import C3Error
+from c3lib.errors import C3Error, unknown
 from c3lib.explain import EVIDENCE
 from c3lib.hardware import Node, load_node
 from c3lib.model import kernels
 from c3lib.terminal import WIDTH, paragraph, table
-from c3lib.workload import Collective, Scenario, format_size
+from c3lib.workload import DTYPE_BYTES, Collective, Scenario, format_size
 
 DEPENDENT = "data-dependent"
 """In place of a strategy: the GEMM needs what the collective brings."""
@@ -151,6 +151,8 @@ def advise_model(
         C3Error: as :func:`c3lib.advisor.model_config.read_model` and :meth:`Parallelism.check`; an unknown node, dtype
             or strategy; or no two kernels that could run beside each other.
     """
+    if dtype not in DTYPE_BYTES:
+        raise unknown("dtype", dtype, DTYPE_BYTES)
     model = model if isinstance(model, Model) else read_model(model)
     there = load_node(node) if isinstance(node, str) else node
     parallelism.check(model, there)
