@@ -25,6 +25,8 @@ EXPERIMENTS = {
     "links": "between GPUs: what the NVLink counters saw of each transport, payload and all",
     "break_even": "small transfers beside a GEMM: from which size on overlap pays",
     "energy": "joules of a scenario by strategy",
+    "ficco": "over the host link: finer-grain schedules by transport, and their kernels and exchanges alone",
+    "ficco_losses": "GEMMs and exchanges whole, cut, and beside each other: what cutting and sharing cost",
     "premise": "hardware counters: what a transfer does to memory traffic and the L2 cache",
     "fsdp_step": "between GPUs: a training step under FSDP2 by who gathers the parameters, and of the model unsharded",
 }
@@ -219,6 +221,47 @@ def schemas() -> dict[str, Any]:
         "verified": flag(),
         "path": text(),
     }
+    problem = {
+        **measured,
+        "problem": text(),
+        "collective": text(),
+        **dict.fromkeys(("m", "n", "k"), count(1)),
+        "dtype": text(),
+    }
+    movers = text(checks=pa.Check.isin(("none", "copy_engine", "sm_kernel")))
+    schedules = {
+        **problem,
+        "ranks": count(2),
+        "pieces": count(1),
+        "piece_bytes": count(1),
+        "received_bytes": count(1),
+        "schedule": text(),
+        "lanes": text(checks=pa.Check.isin(("both", "kernels", "exchanges"))),
+        "transport": movers,  # none: kernels alone
+        **dict.fromkeys(("blocks", "sms_withheld", "copies", "operations"), count()),
+        "memory_bytes": count(1),
+        "repetition": count(),
+        "time_s": seconds(),  # since the gate opened
+        **dict.fromkeys(("gemm_start_s", "gemm_end_s", "exchange_start_s", "exchange_end_s", "overlap_s"), maybe),
+        "step_ends_us": text(),  # of each exchange step, since the gate opened
+        **health,
+        "verified": flag(),
+        "path": text(),
+    }
+    losses = {
+        **problem,
+        "measured": text(checks=pa.Check.isin(("gemm", "exchange"))),
+        "cut": text(checks=pa.Check.isin(("none", "m", "n", "k"))),
+        "parts": count(1),
+        "beside": text(checks=pa.Check.isin(("nothing", "exchange", "gemm"))),
+        "transport": movers,  # of the exchange, measured or beside
+        **dict.fromkeys(("blocks", "sms_withheld", "moved_bytes"), count()),
+        "repetition": count(),
+        "time_s": seconds(),
+        **health,
+        "verified": flag(),
+        "path": text(),
+    }
     strict = lambda columns: pa.DataFrameSchema(columns, strict=True, ordered=True)  # noqa: E731
     return {
         **dict.fromkeys(("isolated", "order", "break_even"), regions),
@@ -229,4 +272,6 @@ def schemas() -> dict[str, Any]:
         "links": strict(links),
         "sweep": strict(sweep),
         "fsdp_step": strict(training),
+        "ficco": strict(schedules),
+        "ficco_losses": strict(losses),
     }

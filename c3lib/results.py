@@ -18,7 +18,7 @@ from c3lib.constants import EVIDENCE, NOT_A_MEASUREMENT
 from c3lib.errors import C3Error, unknown
 from c3lib.files import ROOT, read_text, write_together
 
-CODE = ("c3lib", "data/hardware", "data/suites")
+CODE = ("c3lib", "data/hardware", "data/suites", "data/problems")
 """What a result depends on: a commit is marked ``-dirty`` when these differ from it (results themselves may)."""
 
 LIBRARIES = ("numpy", "scipy", "pandas", "torch", "cuda-core", "cuda-bindings", "hip-python")

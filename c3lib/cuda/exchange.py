@@ -63,6 +63,9 @@ class Operation(Protocol):
     def ready(self, shift_nbytes: int) -> None:
         """Before each run, outside of every clock; sources lie so many bytes further on."""
 
+    def restart(self, stream: Any) -> None:
+        """The same, put on the stream, for a run that follows another one there; the shift stays."""
+
     def enqueue(self, stream: Any) -> None:
         """Put it on a stream; returns before it runs."""
 
@@ -78,6 +81,9 @@ class EngineCopies:
     def ready(self, shift_nbytes: int) -> None:
         """Nothing but the shift."""
         self._shift = shift_nbytes
+
+    def restart(self, stream: Any) -> None:
+        """Nothing to do."""
 
     def enqueue(self, stream: Any) -> None:
         """The calls."""
@@ -125,6 +131,12 @@ class KernelCopies:
         self._chunks[:, 0] = self._sources + shift_nbytes
         self._ticket.zero_()
         self._told.zero_()
+
+    def restart(self, stream: Any) -> None:
+        """Reset the ticket once what is before on the stream is done."""
+        with self.cuda.current():
+            found = self.cuda.driver.cuMemsetD32Async(self._ticket.data_ptr(), 0, 1, int(stream.handle))
+            checked(self.cuda, found, "resetting the ticket of the copy kernel")
 
     def enqueue(self, stream: Any) -> None:
         """The launch."""

@@ -119,26 +119,32 @@ class Matrices:
 
     def right(self, program: Program, turn: int) -> bool:
         """Whether C is the product, everywhere and finite, within :meth:`bound`."""
-        torch, row = self.cuda.torch, 0
-        worst = torch.zeros((), device=self._how["device"])
-        step = max(1, _COMPARED // self.problem.n)
+        torch, row, worst = self.cuda.torch, 0, []
         for src, count in enumerate(self._counts):
             first = self._first[src] + turn % SHIFTS
-            for done in range(0, count, step):
-                rows = min(step, count - done)
-                got = self._room("c")[row + done : row + done + rows]
-                wanted = self._product[first + done : first + done + rows]
-                worst = torch.maximum(worst, (got - wanted).abs().max().float())  # NaN stays NaN
+            if count:
+                got, wanted = self._room("c")[row : row + count], self._product[first : first + count]
+                worst.append(worst_difference(torch, got, wanted))
             row += count
-        return bool(worst <= self.bound(program))
+        return bool(torch.stack(worst).max() <= self.bound(program))
 
     def bound(self, program: Program) -> float:
-        """Most that an element may differ from the whole product by rounding.
+        """Most that an element may differ from the whole product: :func:`rounding`."""
+        return rounding(self.problem.dtype, self.problem.k, 1 + sum(task.accumulate for task in program.tasks))
 
-        An element after ``j`` of ``s`` slices of K has a deviation of ``sqrt(k j / s)``; each time it is written it is
-        rounded to the dtype, and once more by a library that splits K itself. The whole product was rounded as well.
-        """
-        adds = 1 + sum(task.accumulate for task in program.tasks)
-        written = sum(sqrt(part / adds) for part in range(1, adds + 1))
-        unit = _DTYPES[self.problem.dtype][1]
-        return 2 * unit * _DEVIATIONS * sqrt(self.problem.k) * (1 + written)
+
+def rounding(dtype: str, k: int, slices: int) -> float:
+    """Most by which rounding makes a product in so many slices of K differ from the whole one, of random normal data.
+
+    An element after ``j`` of ``s`` slices has a deviation of ``sqrt(k j / s)``; each time it is written it is rounded
+    to the dtype, and once more by a library that splits K itself. The whole product was rounded as well.
+    """
+    written = sum(sqrt(part / slices) for part in range(1, slices + 1))
+    return 2 * _DTYPES[dtype][1] * _DEVIATIONS * sqrt(k) * (1 + written)
+
+
+def worst_difference(torch: Any, got: Any, wanted: Any) -> Any:
+    """The largest absolute difference of two matrices, as a tensor; NaN where either has one."""
+    step = max(1, _COMPARED // got.shape[1])
+    parts = [(got[row : row + step] - wanted[row : row + step]).abs().max().float() for row in range(0, len(got), step)]
+    return torch.stack(parts).max()

@@ -16,7 +16,7 @@ from c3lib.cuda.device import require_gpu
 from c3lib.errors import C3Error, unknown
 from c3lib.files import DATA, ROOT
 from c3lib.hardware import Node, load_node
-from c3lib.measure import amd, counted, energy, fsdp_step, links, premise, regions, suite
+from c3lib.measure import amd, counted, energy, ficco, ficco_losses, fsdp_step, links, premise, regions, suite
 from c3lib.measure.journal import Journal, content_id
 from c3lib.measure.rounds import run_rounds
 from c3lib.region import NO_TRANSFER
@@ -24,17 +24,26 @@ from c3lib.results import provenance, write_table
 from c3lib.suites import load_suite, require_sized
 from c3lib.workload import whole
 
-EXPERIMENTS = ("premise", "fsdp_step", "links", "isolated", "suite", "order", "transports", "break_even", "energy")
+EXPERIMENTS = (
+    *("premise", "fsdp_step", "links", "isolated", "suite", "order", "transports", "break_even"),
+    *("ficco", "ficco_losses", "energy"),
+)
 """In the order in which they run. ``premise`` and ``fsdp_step`` come first: their programs want GPUs for themselves."""
 
-_ONE_GPU, _SEVERAL = ("premise",), ("fsdp_step", "links", "transports")
+_SCHEDULES = {"ficco": ficco.PROBLEMS, "ficco_losses": ficco_losses.PROBLEMS}
+"""Experiments of finer-grain schedules, and the set of problems of each."""
+
+_ONE_GPU, _SEVERAL = ("premise", *_SCHEDULES), ("fsdp_step", "links", "transports")
 """Experiments of a node of one GPU only, and of several only."""
 
 _DEVICE = ("device", "gpus", "driver", "nccl", "hsa_runtime", "hip", "libraries")
 """What of the provenance of two runs has to be the same, that one may go on from the other's rows."""
 
-FEWER = {"energy": 3, "links": 3}
-"""Repetitions at most of experiments that are loops of many runs themselves."""
+_SORTED = ("scenario", "gemm", "problem", "strategy", "schedule", "repetition")
+"""Columns by which a table's rows are ordered, those that it has."""
+
+FEWER = {"energy": 3, "links": 3, "ficco_losses": 5}
+"""Repetitions at most of experiments that are loops of many runs themselves, or long."""
 
 
 def measure(
@@ -61,6 +70,8 @@ def measure(
     known = experiments_of(there)
     chosen = list(experiments) or known
     for name in chosen:
+        if name in _SCHEDULES:
+            ficco.require_host(there, name)
         if name not in known:
             raise unknown(f"experiment of {node}", name, known)
     load_suite(suite_name, there.ranks)
@@ -112,7 +123,10 @@ class _Session:
         if name == "fsdp_step":
             rows, told = fsdp_step.fsdp_rows(self.node, self.repeats, self.seed)
             return [self._write(name, rows, started, repeats=self.repeats, **told)]
-        repeats = min(self.repeats, FEWER.get(name, self.repeats))
+        repeats, told = min(self.repeats, FEWER.get(name, self.repeats)), {}
+        if name in _SCHEDULES:
+            bench = ficco.Bench(self.backend)
+            told["schedule_control"] = ficco.controls(bench)
         journal = Journal(self.out / f"{self._file(name)}.unfinished.jsonl", self._same(name, repeats))
         try:
             make: dict[str, Any] = {
@@ -122,11 +136,15 @@ class _Session:
                 "transports": lambda: regions.transports(self.backend),
                 "break_even": lambda: regions.break_even(self.backend),
                 "suite": lambda: suite.suite_groups(self.backend, self.suite_name, journal),
+                "ficco": lambda: ficco.ficco_groups(bench),
+                "ficco_losses": lambda: ficco_losses.loss_groups(bench),
                 "energy": lambda: energy.energy_groups(self.backend, self.suite_name, journal),
             }
             run_rounds(make[name](), journal, repeats, self.seed, name, self.quiet)
         finally:
             journal.close()
+            if name in _SCHEDULES:
+                bench.clear()
         tables: dict[str, list[dict[str, Any]]] = {}
         for row in journal.rows:
             row.pop("setting", None)
@@ -135,7 +153,8 @@ class _Session:
             _require_sound(table, pd.DataFrame(rows), self.out)  # all of them before the first is written
         repeated = {"sweep": SWEEP_REPEATS}
         written = [
-            self._write(table, rows, started, repeats=repeated.get(table, repeats)) for table, rows in tables.items()
+            self._write(table, rows, started, repeats=repeated.get(table, repeats), **told)
+            for table, rows in tables.items()
         ]
         journal.remove()
         return written
@@ -146,6 +165,8 @@ class _Session:
         same |= {"seed": self.seed, "code": content_id(ROOT / "c3lib")}
         same["node_file"] = content_id(DATA / "hardware" / f"{self.node.name}.toml")
         same["suite_file"] = content_id(DATA / "suites" / f"{self.suite_name}.csv")
+        if name in _SCHEDULES:
+            same["problems_file"] = content_id(DATA / "problems" / f"{_SCHEDULES[name]}.csv")
         about = {**self.backend.about(), "libraries": provenance()["libraries"]}
         return same | {key: about[key] for key in _DEVICE if key in about}
 
@@ -158,7 +179,7 @@ class _Session:
         about = {**more, "experiment": table, "node": self.node.name, "suite": self.suite_name, "seed": self.seed}
         about |= {"date": datetime.now(UTC).date().isoformat(), "seconds": round(time.perf_counter() - started, 1)}
         about |= self.backend.about()
-        keys = [name for name in ("scenario", "gemm", "strategy", "repetition") if name in frame]
+        keys = [name for name in _SORTED if name in frame]
         if table not in ("premise", "fsdp_step"):
             frame = frame.sort_values(keys, kind="stable")
         for column in frame.select_dtypes("float"):
