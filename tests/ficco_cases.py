@@ -1,12 +1,17 @@
 """Problems of all kinds for the tests of finer-grain schedules, and programs with one thing wrong."""
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from c3lib.ficco import SCHEDULES, Problem, Program, Task, build
+from c3lib.ficco.execute import Data
 from c3lib.ficco.graph import COPY, GEMM
+from c3lib.ficco.processes import Case
 
 KINDS = ("all-gather", "all-to-all")
 
@@ -144,3 +149,28 @@ WRONG_DATA = (
     with_a_smaller_buffer,
 )
 """What a run in program order has to notice too."""
+
+
+# --- for processes ---
+
+
+class Stuck(Data):
+    """Rank 1 never begins."""
+
+    def b(self, rank):
+        if rank == 1:
+            time.sleep(600)
+        return super().b(rank)
+
+
+class Killed(Data):
+    """Rank 1 dies without a word."""
+
+    def b(self, rank):
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().b(rank)
+
+
+def case(schedule: str, problem: Problem, seed: int | None = None, dtype: str = "fp64", make=Data) -> Case:
+    return Case(tuple(programs_of(schedule, problem)), make(problem, dtype), seed)

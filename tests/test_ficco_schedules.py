@@ -192,7 +192,7 @@ def test_tables_have_a_row_a_task():
         (lambda: Problem.all_gather(8, 2, 4, 2, "int7"), "unknown dtype 'int7'; known: bf16, fp16, fp32, fp8"),
         (lambda: Problem("all-reduce", ((1, 1), (1, 1)), 2, 4), "unknown collective 'all-reduce'"),
         (lambda: Problem.all_to_all(0, 2, 4, 2, rows=[(1, 2), (3,)]), "rows[1]: expected one number for each of 2"),
-        (lambda: Problem.all_to_all(0, 2, 4, 2, rows=[(1, -2), (3, 1)]), "rows must be a whole number of at least 0, not -2"),
+        (lambda: Problem.all_to_all(0, 2, 4, 2, rows=[(1, -2), (3, 1)]), "rows must be a whole number of at least 0"),
         (lambda: Problem.all_to_all(0, 2, 4, 2, rows=[(1, 0), (3, 0)]), "rows: rank 1 gets none, so it has nothing"),
         (lambda: Problem.all_gather(2**40, 2, 2**30, 2), "a matrix may have at most"),
         (lambda: build("serial_1d", Problem.all_gather(8, 2, 4, 2)), "unknown schedule 'serial_1d' (did you mean "),

@@ -115,15 +115,12 @@ def lead(folder: Path, parent: int) -> int:
     said = ""
     while not said and any(process.exitcode is None for process in ranks):
         wait([process.sentinel for process in ranks if process.exitcode is None], LOOK_S)
-        failed = [rank for rank, process in enumerate(ranks) if process.exitcode]
-        if failed:
-            said = _words(folder, failed[0], ranks[failed[0]].exitcode)
-        elif time.monotonic() - began > limit_s:
+        said = _words(folder, [process.exitcode for process in ranks])
+        if not said and time.monotonic() - began > limit_s:
             said = _late(limit_s)
-        elif os.getppid() != parent:
+        if os.getppid() != parent:
             said = "who asked for them is gone"
-    if not said and (failed := [rank for rank, process in enumerate(ranks) if process.exitcode]):
-        said = _words(folder, failed[0], ranks[failed[0]].exitcode)
+    said = said or _words(folder, [process.exitcode for process in ranks])
     for process in ranks:
         process.kill()
         process.join()
@@ -132,12 +129,17 @@ def lead(folder: Path, parent: int) -> int:
     return int(bool(said))
 
 
-def _words(folder: Path, rank: int, status: int | None) -> str:
-    """What the first rank to say anything said: the others only miss it."""
-    told = sorted(folder.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
-    if told:
-        return f"rank {told[0].stem}: {told[0].read_text()}"
-    return f"rank {rank} ended with status {status}"
+def _words(folder: Path, statuses: list[int | None]) -> str:
+    """Why ranks failed: one was ended by a signal, or what the first one to speak said; the others only miss it."""
+    failed = {rank: status for rank, status in enumerate(statuses) if status}
+    told = {int(path.stem): path.stat().st_mtime_ns for path in folder.glob("*.error")}
+    for rank, status in failed.items():
+        if rank not in told:
+            return f"rank {rank} ended with status {status}"
+    if not failed:
+        return ""
+    rank = min(told, key=told.__getitem__)
+    return f"rank {rank}: {(folder / f'{rank}.error').read_text()}"
 
 
 # --- one rank ---
