@@ -172,14 +172,14 @@ app.command(short_help="the model over a grid of any size, into Parquet files")(
 app.command(short_help="notebooks by sets of parameters, in parallel")(cli_sweep.batch)
 
 
-@app.command(short_help="what the paper reports beside what the model gives")
+@app.command(short_help="what the papers report beside what the model gives")
 def claims(
     claim: Annotated[str, typer.Argument(metavar="[ID]", help="One claim in full.", show_default=False)] = "",
     node: NodeName = "mi300x_8",
     suite: SuiteName = "conccl30",
     json: Json = False,
 ) -> None:
-    """What the ConCCL paper reports beside what the model gives, with a verdict; with an id, all about one claim.
+    """What the two papers report beside what the model gives, with a verdict; with an id, all about one claim.
 
     \b
     Example:
@@ -197,7 +197,7 @@ def claims(
         return
     numbers = count(found)
     content = {"node": node, "suite": suite, "evidence": "modelled", "count": numbers, "claims": records(found)}
-    title = f"ConCCL (arXiv 2412.14335): reported beside modelled on {node}, {suite}"
+    title = f"ConCCL ({suite}) and FiCCO: reported beside modelled on {node}"
     show(content, listings.of_claims(title, found, numbers), json)
 
 

@@ -8,15 +8,23 @@ import numpy as np
 import pytest
 
 from c3lib import claims, schema
-from c3lib.claims import COLUMNS, EVALUATORS, calibrated_on, claims_table, count, load_claims
+from c3lib.claims import COLUMNS, EVALUATORS, calibrated_on, claims_table, count, evaluator, load_claims
 from c3lib.claims.context import Context
+from c3lib.claims.finer import Finer
 from c3lib.errors import C3Error
+from c3lib.ficco import FINER
 from c3lib.hardware import load_node
 from c3lib.suites import load_suite
 
 NODE = load_node("mi300x_8")
-REPORTED = load_claims().query("paper == 'conccl'").set_index("id")
+REPORTED = load_claims().query("paper in @claims.PAPERS").set_index("id")
 TABLE = claims_table().set_index("id")
+
+
+@pytest.fixture(autouse=True)
+def few_unseen(monkeypatch):
+    """The table above has all of them; what tests change about the node shows in a few as well, much sooner."""
+    monkeypatch.setattr("c3lib.claims.finer.UNSEEN", 10)
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +32,17 @@ def context():
     return Context(NODE, "conccl30", dict(REPORTED["value"]))
 
 
+@pytest.fixture(scope="module")
+def finer():
+    return Finer(NODE)
+
+
 # --- coverage and form ---
 
 
-def test_every_conccl_claim_has_an_evaluator_and_a_verdict():
+def test_every_claim_has_an_evaluator_and_a_verdict():
     assert list(TABLE.index) == list(REPORTED.index)
-    assert set(REPORTED.index) == {f"conccl.{name}" for name in EVALUATORS}
+    assert set(REPORTED.index) == set(EVALUATORS)
     assert set(TABLE["verdict"]) <= {"reproduced", "missed", "calibrated", "input", "not covered"}
     # What only a device can answer is not answered by a model, and says why; everything else is.
     silent = TABLE[TABLE["verdict"] == "not covered"]
@@ -65,7 +78,7 @@ def test_reported_is_written_as_it_was_reported():
 def test_calibrated_is_what_the_nodes_file_says_and_what_follows_from_it():
     named = {word for constant in NODE.constants.values() for word in (constant.calibrated_on or "").split()}
     assert calibrated_on(NODE) == named
-    follows = {f"conccl.{name}" for name, how in EVALUATORS.items() if named & set(how.follows_from) or how.in_view}
+    follows = {name for name, how in EVALUATORS.items() if named & set(how.follows_from) or how.in_view}
     assert set(TABLE.index[TABLE["status"] == "calibrated"]) == (named & set(TABLE.index)) | follows
     assert "conccl.speedup.mean.c3_base" in follows
 
@@ -77,7 +90,8 @@ def test_status_follows_the_nodes_file():
     table = claims_table(replace(NODE, constants=constants)).set_index("id")
     calibrated = set(table.index[table["status"] == "calibrated"])
     rung, best = "conccl.fraction_of_ideal.conccl_rp", "conccl.speedup.max"
-    in_view = {"conccl.rp_heuristic.hits", "conccl.rp_heuristic.hit_fraction"}  # whatever the node says
+    in_view = {name for name, how in EVALUATORS.items() if how.in_view}  # whatever the node says
+    assert in_view >= {"conccl.rp_heuristic.hits", "ficco.heuristic.hit_fraction_unseen"}
     assert calibrated - in_view == {rung, best, "conccl.gap_to_ideal.conccl_rp"}  # the gap is the rung's complement
 
 
@@ -97,7 +111,7 @@ def test_at_most_two_rungs_of_the_ladder_are_calibrated():
 
 def test_verdict_is_deviation_against_tolerance():
     for claim_id, row in TABLE[TABLE["verdict"] != "not covered"].iterrows():
-        rule = EVALUATORS[claim_id.removeprefix("conccl.")].rule
+        rule = EVALUATORS[claim_id].rule
         deviation, most = row["deviation"], row["tolerance"] + 1e-9
         agrees = {
             "near": abs(deviation) <= most,
@@ -175,6 +189,33 @@ def test_inputs_are_found_in_the_code_not_echoed(context, monkeypatch):
     assert context.heuristic_efficiency() == 0.5
 
 
+def test_finer_grain_answers_are_those_of_the_sixteen_rows(finer):
+    from c3lib.ficco.sets import load_problems
+    from c3lib.finer import schedule_rows
+    from c3lib.schedule_choice import choose
+
+    rows = load_problems("ficco16", 8)
+    found = schedule_rows(NODE, rows, ("dma",), FINER).pivot(index="problem", columns="schedule", values="speedup")
+    chosen = [found.loc[row.name, choose(row.problem, NODE, "dma", FINER).schedule] for row in rows]
+    assert finer.largest_chosen() == max(chosen)
+    assert finer.gemm_rows() == len(rows) == 16
+    assert finer.schedules() == 4
+
+
+def test_one_peer_at_a_time_costs_the_links_that_stand_idle(finer):
+    """Seven links against one, less what the starts of seven plans of one copy differ from one plan of seven."""
+    assert 6.5 < finer.largest_penalty() < 7
+    slow_start = Finer(NODE.with_constant("dma.copy_us", 2000))  # then both are starts, seven to one, and more so
+    assert slow_start.largest_penalty() > finer.largest_penalty()
+    assert Finer(load_node("h200_8")).largest_penalty() == pytest.approx(1, abs=0.05)
+
+
+def test_what_has_no_claim_is_no_evaluator():
+    assert evaluator("speedup.max") is evaluator("conccl.speedup.max") is not evaluator("ficco.speedup.max")
+    with pytest.raises(C3Error, match=r"did you mean 'ficco\.speedup\.max'"):
+        evaluator("ficco.speedup.mx")
+
+
 def test_bounds_of_the_suite_split_it(context):
     bounds = {scenario.gemm.bound(NODE.gpu) for scenario in load_suite("conccl30", 8)}
     assert bounds == {"compute", "memory"}
@@ -197,13 +238,15 @@ def test_bounds_of_the_suite_split_it(context):
         ("dma.engine_us", 3, ["rccl_parity_from", "rccl_parity_ratio", "small_size_slowdown_below"]),
         ("gpu.spare_cus", 2, ["conccl_rp.cus_withheld"]),
         ("gpu.matrix_efficiency", 0.5, ["cb_gemm_slowdown.lost_32_cus", "speedup.mean.c3_base"]),
+        ("link.dma_gbs", 0.5, ["ficco.potential_speedup", "ficco.speedup.max"]),
     ],
 )
 def test_answers_follow_the_nodes_constants(key, factor, moves):
     value = NODE.constants[key].value * factor
     changed = claims_table(NODE.with_constant(key, int(value) if value == int(value) else value)).set_index("id")
     for name in moves:
-        before, after = TABLE.loc[f"conccl.{name}", "modelled"], changed.loc[f"conccl.{name}", "modelled"]
+        name = name if name in EVALUATORS else f"conccl.{name}"
+        before, after = TABLE.loc[name, "modelled"], changed.loc[name, "modelled"]
         assert after != pytest.approx(before, rel=1e-6), name
 
 

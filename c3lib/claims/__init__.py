@@ -1,11 +1,13 @@
-"""Reported beside modelled: ``context`` what claims are evaluated on, ``evaluators`` one for each claim, ``table`` the
-judgement.
+"""Reported beside modelled: ``context`` and ``finer`` are what claims are evaluated on, ``evaluators`` (ConCCL) and
+``ficco`` answer one each, ``table`` judges.
 """
 
-from c3lib.claims.evaluators import EVALUATORS, Evaluator
+from c3lib.claims.evaluators import Evaluator
 from c3lib.claims.table import (
     COLUMNS,
+    EVALUATORS,
     OTHER_MACHINE,
+    PAPERS,
     calibrated_on,
     claims_table,
     count,
@@ -18,6 +20,7 @@ __all__ = [
     "COLUMNS",
     "EVALUATORS",
     "OTHER_MACHINE",
+    "PAPERS",
     "Evaluator",
     "calibrated_on",
     "claims_table",

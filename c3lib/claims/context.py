@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from c3lib import metrics
+from c3lib.claims.finer import Finer
 from c3lib.errors import C3Error
 from c3lib.experiment import run_suite
 from c3lib.hardware import COLLECTIVES, Node
@@ -53,6 +54,11 @@ class Context:
     def rows(self) -> pd.DataFrame:
         """All strategies over the suite, by the model."""
         return run_suite(self.node, self.suite)
+
+    @cached_property
+    def finer(self) -> Finer:
+        """What claims about finer-grain overlap are evaluated on."""
+        return Finer(self.node)
 
     # --- concurrent ---
 

@@ -39,7 +39,10 @@ def _rung(name: str, why: str = "", remark: str = "") -> Evaluator:
     return Evaluator(lambda c: c.mean("fraction_of_ideal", name), 0.05, because, why, remark)
 
 
-def _input(value: Callable[[Context], float], remark: str = "", why: str = "", needs_device: bool = False) -> Evaluator:
+def as_input(
+    value: Callable[[Context], float], remark: str = "", why: str = "", needs_device: bool = False
+) -> Evaluator:
+    """An evaluator of what merely defines or feeds something."""
     because = "a definition or an input, so exactly equal"
     return Evaluator(value, 0.0, because, why, remark, is_input=True, needs_device=needs_device)
 
@@ -157,8 +160,8 @@ EVALUATORS: dict[str, Evaluator] = {
     **{f"mb_gemm_slowdown.lost_{cus}_cus": _memory_bound(cus) for cus in (8, 32, 64)},
     "saturation_cus.ag": _saturation("all-gather"),
     "saturation_cus.a2a": _saturation("all-to-all"),
-    "default_cus.ag": _input(lambda c: c.default_cus("all-gather"), "As c3_sp uses them beside a GEMM."),
-    "default_cus.a2a": _input(lambda c: c.default_cus("all-to-all"), "As c3_sp uses them beside a GEMM."),
+    "default_cus.ag": as_input(lambda c: c.default_cus("all-gather"), "As c3_sp uses them beside a GEMM."),
+    "default_cus.a2a": as_input(lambda c: c.default_cus("all-to-all"), "As c3_sp uses them beside a GEMM."),
     "latency_bound_below.ag": _latency_bound("all-gather", 16.0),
     "latency_bound_below.a2a": _latency_bound("all-to-all", 32.0),
     "rccl_parity_from": Evaluator(
@@ -210,17 +213,17 @@ EVALUATORS: dict[str, Evaluator] = {
         in_view=True,
     ),
     "rp_heuristic.max_loss": Evaluator(lambda c: c.split_max_loss(), 0.0, _RULE, _SPLIT_WHY, rule="at most"),
-    "rp_heuristic.roofline_efficiency": _input(lambda c: c.heuristic_efficiency()),
-    "conccl_rp.cus_withheld": _input(lambda c: c.withheld_cus(), "From memory-bound GEMMs; none from the others."),
-    "taxonomy.g_long_ratio": _input(lambda c: c.long_ratio("G-long"), "Border found by bisection."),
-    "taxonomy.c_long_ratio": _input(lambda c: c.long_ratio("C-long"), "Border found by bisection."),
-    "taxonomy.gc_equal_band": _input(lambda c: c.long_ratio("G-long") - 1, "Border found by bisection."),
-    "scenarios": _input(lambda c: float(c.rows["scenario"].nunique())),
-    "repetitions": _input(
+    "rp_heuristic.roofline_efficiency": as_input(lambda c: c.heuristic_efficiency()),
+    "conccl_rp.cus_withheld": as_input(lambda c: c.withheld_cus(), "From memory-bound GEMMs; none from the others."),
+    "taxonomy.g_long_ratio": as_input(lambda c: c.long_ratio("G-long"), "Border found by bisection."),
+    "taxonomy.c_long_ratio": as_input(lambda c: c.long_ratio("C-long"), "Border found by bisection."),
+    "taxonomy.gc_equal_band": as_input(lambda c: c.long_ratio("G-long") - 1, "Border found by bisection."),
+    "scenarios": as_input(lambda c: float(c.rows["scenario"].nunique())),
+    "repetitions": as_input(
         lambda c: c.repetitions(),
         why="The model is deterministic and runs once: repeating it is no evidence; repetitions are for devices.",
         needs_device=True,
     ),
-    "ideal_speedup.upper_bound": _input(lambda c: c.largest_ideal(), "Over all ratios of the two times."),
+    "ideal_speedup.upper_bound": as_input(lambda c: c.largest_ideal(), "Over all ratios of the two times."),
 }
 """By claim id without its leading ``conccl.``."""

@@ -10,8 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from c3lib.claims import evaluators, ficco
 from c3lib.claims.context import Context
-from c3lib.claims.evaluators import EVALUATORS, Evaluator
+from c3lib.claims.evaluators import Evaluator
 from c3lib.errors import unknown
 from c3lib.files import DATA
 from c3lib.hardware import PAPER_NODE, Node, load_node
@@ -34,6 +35,12 @@ COLUMNS = (
 )
 
 
+PAPERS = ("conccl", "ficco")
+"""Whose claims the model is held to."""
+
+EVALUATORS = {f"conccl.{name}": how for name, how in evaluators.EVALUATORS.items()} | ficco.EVALUATORS
+"""By claim id."""
+
 OTHER_MACHINE = "other machine"
 """Verdict on any other node: the paper says nothing about it."""
 
@@ -44,7 +51,9 @@ def load_claims() -> pd.DataFrame:
 
 
 def claims_table(node: str | Node = PAPER_NODE, suite: str = "conccl30") -> pd.DataFrame:
-    """Every ConCCL claim beside what the model gives for it; columns :data:`COLUMNS`, one row a claim.
+    """Every claim of :data:`PAPERS` beside what the model gives for it; columns :data:`COLUMNS`, one row a claim.
+
+    ``suite`` is what claims about ConCCL are evaluated on; those about FiCCO have a set of problems of their own.
 
     ``modelled`` is NaN and ``verdict`` ``"not covered"`` where there is no evaluator or the suite has no scenario of
     the kind asked for. ``deviation`` is modelled minus reported, or the distance from a reported interval; both in
@@ -55,7 +64,7 @@ def claims_table(node: str | Node = PAPER_NODE, suite: str = "conccl30") -> pd.D
     """
     node = load_node(node) if isinstance(node, str) else node
     claims = load_claims()
-    claims = claims[claims["paper"] == "conccl"]
+    claims = claims[claims["paper"].isin(PAPERS)]
     context = Context(node, suite, dict(zip(claims["id"], claims["value"], strict=True)))
     used = calibrated_on(node)
     rows = [_judge(claim, context, used) for claim in claims.to_dict(orient="records")]
@@ -69,9 +78,9 @@ def calibrated_on(node: Node) -> set[str]:
 
 def evaluator(claim_id: str) -> Evaluator:
     """The evaluator of a claim. Raises :class:`C3Error` for an id that has none."""
-    key = claim_id.removeprefix("conccl.")
+    key = claim_id if claim_id in EVALUATORS else f"conccl.{claim_id}"
     if key not in EVALUATORS:
-        raise unknown("claim", claim_id, (f"conccl.{name}" for name in EVALUATORS))
+        raise unknown("claim", claim_id, EVALUATORS)
     return EVALUATORS[key]
 
 
@@ -95,7 +104,7 @@ def count(table: pd.DataFrame) -> dict[str, int]:
 
 
 def _judge(claim: dict[str, Any], context: Context, used: set[str]) -> dict[str, Any]:
-    how = EVALUATORS.get(claim["id"].removeprefix("conccl."))
+    how = EVALUATORS.get(claim["id"])
     row = {name: claim[name] for name in ("id", "figure", "quantity", "unit", "confidence", "source")}
     row |= {"reported": _reported(claim), "status": "predicted"}
     if how is None:
@@ -162,8 +171,8 @@ def _reported(claim: dict[str, Any]) -> str:
 
 
 def require_claim(table: pd.DataFrame, claim_id: str) -> pd.Series:
-    """The row of one claim, its id with or without ``conccl.``. Raises :class:`C3Error` for an unknown one."""
-    found = table[table["id"].isin([claim_id, f"conccl.{claim_id}"])]
+    """The row of one claim, its id with or without the paper's name. Raises :class:`C3Error` for an unknown one."""
+    found = table[table["id"].isin([claim_id, *(f"{paper}.{claim_id}" for paper in PAPERS)])]
     if found.empty:
         raise unknown("claim", claim_id, table["id"])
     return found.iloc[0]

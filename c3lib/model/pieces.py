@@ -7,7 +7,7 @@ every strategy of the model uses (:class:`c3lib.model.shared_gpu.SharedGpu`); no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ def one_way(node: Node) -> Node:
     return replace(node, link=replace(link, **faster))
 
 
-def lanes(programs: Sequence[Program], node: Node, transport: str, on: Mechanisms = Mechanisms()) -> list[Lanes]:
+def lanes(programs: Iterable[Program], node: Node, transport: str, on: Mechanisms = Mechanisms()) -> list[Lanes]:
     """Programs as lanes; ``transport`` is ``"cu"`` or ``"dma"``, ``on`` which mechanisms act.
 
     CU-driven exchanges run on ``saturation_cus`` CUs that the kernels leave free throughout; where nothing runs beside
@@ -51,11 +51,11 @@ def lanes(programs: Sequence[Program], node: Node, transport: str, on: Mechanism
     if transport not in TRANSPORTS:
         raise unknown("transport", transport, TRANSPORTS)
     node = one_way(node)
-    orders = [order_of(program, node) for program in programs]
     kernel_at: dict[Beside, int] = {}  # every different kernel beside every kind of exchange is evaluated once
     exchange_at: dict[Exchanged, int] = {}
     wanted = []
-    for program, (groups, exchanges) in zip(programs, orders, strict=True):
+    for program in programs:  # none is kept: many programs at once are many objects
+        groups, exchanges = order_of(program, node)
         kind = COLLECTIVES.index(program.problem.kind)
         overlaps = program.schedule != "serial" and bool(exchanges)
         largest = max(exchanges, key=lambda item: (item.nbytes, item.peers), default=NO_EXCHANGE)
