@@ -41,6 +41,9 @@ class Torch:
     def randn(self, *shape, dtype, device, generator):
         return torch.randn(*shape, dtype=dtype, generator=generator)
 
+    def randint(self, high, shape, *, device, generator):
+        return torch.randint(high, shape, generator=generator)
+
     def Generator(self, device):
         return torch.Generator()
 

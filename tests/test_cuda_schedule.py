@@ -26,7 +26,7 @@ __all__ = ["machine"]  # a fixture
 HOWS = [How(), How(blocks=3, withheld=8)]
 
 
-def runs(cuda, problem, name, how, turns=(0, 3, SHIFTS + 5)):
+def runs(cuda, problem, name, how, turns=(0, SHIFTS + 5)):
     there = Schedule(cuda, Gate([cuda]), Matrices(cuda, problem), name, how)
     return [there.run(turn) for turn in turns]
 
@@ -35,7 +35,7 @@ def runs(cuda, problem, name, how, turns=(0, 3, SHIFTS + 5)):
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_every_schedule_comes_out_right_in_any_order_that_its_waits_allow(machine, problem, name, how):
-    for seed in range(3):
+    for seed in range(2):
         for run in runs(machine(seed), problem, name, how):
             assert run.region.check.verified, run.region.check.first
             assert run.region.gemm_right

@@ -137,9 +137,10 @@ def rounding(dtype: str, k: int, slices: int) -> float:
     """Most by which rounding makes a product in so many slices of K differ from the whole one, of random normal data.
 
     An element after ``j`` of ``s`` slices has a deviation of ``sqrt(k j / s)``; each time it is written it is rounded
-    to the dtype, and once more by a library that splits K itself. The whole product was rounded as well.
+    to the dtype, one way or the other by chance, so squares add up. The whole product was rounded as well. Twice that,
+    as a library that splits K itself rounds once more.
     """
-    written = sum(sqrt(part / slices) for part in range(1, slices + 1))
+    written = sqrt(sum(part / slices for part in range(1, slices + 1)))
     return 2 * _DTYPES[dtype][1] * _DEVIATIONS * sqrt(k) * (1 + written)
 
 
