@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from c3lib.advisor.advice import SERIAL, advise_all
 from c3lib.advisor.options import SIZES, offered, options
 from c3lib.errors import C3Error
 from c3lib.explain import NOTHING
+from c3lib.files import ROOT
 from c3lib.hardware import load_node, node_names
 from c3lib.heuristics import cu_split
 from c3lib.measured import read_measured
@@ -292,6 +294,18 @@ def test_json_has_every_field():
     assert {"overlap", "sure", "fall_back_nbytes", "strategy", "dma", "cus_reserved", "reason"} <= set(content)
     assert content["gemm"] == {"m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}
     assert not any(isinstance(value, float) and math.isnan(value) for value in content.values())
+
+
+def test_the_pages_example_runs_and_its_table_names_what_is_there():
+    page = (ROOT / "docs" / "advising.md").read_text()
+    example = re.findall(r"```python\n(.+?)```", page, re.S)[0]
+    names: dict = {}
+    exec(example, names)  # the page's own text
+    listed = set(re.findall(r"`(\w+)`", page.split("| means |")[1].split("\n\n")[0])) - {SERIAL}
+    assert listed <= set(names["advice"].to_dict())
+    assert {field.name for field in dataclasses.fields(c3lib.Advice)} - listed == {
+        "node", "gemm", "collective", "gemm_alone_s", "collective_alone_s", "time_s", "evidence",
+    }  # fmt: skip
 
 
 def test_every_node_can_be_advised_on():

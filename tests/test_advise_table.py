@@ -186,6 +186,19 @@ def test_bad_cells_of_columns_that_may_be_there(tmp_path):
     refused(tmp_path, f"{HEAD},ranks", f"{ROW},0", says="line 2, column 'ranks'")
 
 
+def test_a_cell_that_may_be_missing_may_be_empty(tmp_path):
+    source = write(tmp_path, f"dtype,node,ranks,{HEAD}", f",,,{ROW}", f"fp8,h200_8,2,{ROW}")
+    advise_table(source, tmp_path / "out.csv", "h200_2")
+    first, second = rows_of(tmp_path / "out.csv")
+    assert (first["dtype"], first["node"], first["ranks"]) == ("", "", "")
+    for row, gemm, ranks, node in (
+        (first, Gemm(8192, 8192, 8192), 2, "h200_2"),
+        (second, Gemm(8192, 8192, 8192, "fp8"), 2, "h200_8"),
+    ):
+        asked = c3lib.advise(gemm, Collective("all-gather", 939524096, ranks), node)
+        assert float(row["time_s"]) == pytest.approx(asked.time_s)
+
+
 def test_bad_tables(tmp_path, monkeypatch):
     refused(tmp_path, "m,n,k,nbytes", "1,1,1,1", says="column 'collective' is missing")
     refused(tmp_path, "", says="column 'm' is missing")

@@ -82,6 +82,14 @@ class Advice:
             return None
         return self.dma_from_nbytes if self.dma else self.overlap_from_nbytes
 
+    @property
+    def fall_back(self) -> str:
+        """From which sizes on overlap and DMA engines pay, in words."""
+        parts = {"overlap gains something": self.overlap_from_nbytes}
+        if self.overlap and self.dma_from_nbytes is not None:
+            parts["DMA engines are the better way"] = self.dma_from_nbytes
+        return "; ".join(f"{what} {self._from(size)}" for what, size in parts.items())
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON."""
         more = {name: getattr(self, name) for name in ("overlap", "sure", "serial_s", "fall_back_nbytes")}
@@ -92,7 +100,7 @@ class Advice:
             f"{self.gemm} {self.gemm.dtype} beside {self.collective.kind} of {format_size(self.collective.nbytes)} "
             f"over {self.collective.ranks} ranks on {self.node} ({self.evidence})"
         )
-        lines = {"advice": self._what(), "gain": self._gain(), "fall back": self._fall_back(), "why": self.reason}
+        lines = {"advice": self._what(), "gain": self._gain(), "fall back": self.fall_back, "why": self.reason}
         wide = max(map(len, lines)) + 2
         body = [
             paragraph(text, WIDTH - wide).replace("\n", "\n" + " " * wide).join([f"{name:<{wide}}", ""])
@@ -116,12 +124,6 @@ class Advice:
             f"{self.speedup:.2f}x over serial ({self.speedup_low:.2f}x to {self.speedup_high:.2f}x): "
             f"{self.time_s * 1e3:.3f} ms in place of {self.serial_s * 1e3:.3f} ms{unsure}"
         )
-
-    def _fall_back(self) -> str:
-        parts = {"overlap gains something": self.overlap_from_nbytes}
-        if self.overlap and self.dma_from_nbytes is not None:
-            parts["DMA engines are the better way"] = self.dma_from_nbytes
-        return "; ".join(f"{what} {self._from(size)}" for what, size in parts.items())
 
     @staticmethod
     def _from(size: int | None) -> str:

@@ -12,7 +12,7 @@ EP over ``e`` ranks
     micro-batch must fill in: its dispatch runs beside gate+up, its combine beside down.
 TP over ``t`` ranks, with sequence parallelism
     An all-gather of ``b * tokens * hidden`` before the attention's and the MLP's first GEMM, which need what it brings:
-    data-dependent, so nothing runs beside them unless the GEMM is cut into pieces (FiCCO).
+    data-dependent, so nothing runs beside them unless both are cut into pieces (:mod:`c3lib.advisor.dependent`).
 
 Attention itself, norms and routers run beside the collectives too, which only makes them easier to hide; the last
 layer has no next one; reduce-scatters (TP's outputs, gradients) are not covered.
@@ -72,7 +72,7 @@ class Parallelism:
         for count in counts:
             if count % self.ep:
                 raise C3Error(f"{model.path}: {count} experts cannot be dealt evenly to ep = {self.ep} ranks")
-        for matrix in {matrix for layer in model.layers for matrix in self.matrices(layer)}:
+        for matrix in dict.fromkeys(matrix for layer in dict.fromkeys(model.layers) for matrix in self.matrices(layer)):
             if matrix.split and (matrix.n if matrix.split == "n" else matrix.k) % self.tp:
                 raise C3Error(f"{model.path}: the matrix {matrix.name} cannot be split over tp = {self.tp} ranks")
 

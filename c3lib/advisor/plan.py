@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from c3lib.advisor.advice import SERIAL, Advice, advise_all
+from c3lib.advisor.dependent import finer
 from c3lib.advisor.layers import Parallelism, Work, works
 from c3lib.advisor.model_config import Model, read_model
+from c3lib.advisor.options import offered
 from c3lib.errors import C3Error, unknown
 from c3lib.explain import EVIDENCE
 from c3lib.hardware import Node, load_node
@@ -19,14 +22,16 @@ from c3lib.model import kernels
 from c3lib.terminal import WIDTH, paragraph, table
 from c3lib.workload import DTYPE_BYTES, Collective, Scenario, format_size
 
-DEPENDENT = "data-dependent"
-"""In place of a strategy: the GEMM needs what the collective brings."""
+UNKNOWN = "interval not known"
+"""Of finer-grain schedules: the model's error is kept for whole kernels beside each other only."""
 
 
 @dataclass(frozen=True)
 class LayerAdvice:
     """A collective and the GEMMs beside it: one strategy for all, and an :class:`Advice` for each GEMM.
 
+    ``strategy`` is one of :data:`c3lib.STRATEGIES` or "serial"; where the GEMM is ``dependent`` on what the collective
+    brings, a finer-grain schedule (:data:`c3lib.ficco.SCHEDULES`) or "serial", with an interval of NaN: none is known.
     ``pieces`` hold the share of the collective that lies beside each GEMM. Times in seconds are of one layer;
     ``serial_s`` has the collective once as a whole, ``time_s`` its start with each GEMM again, so that the gain is not
     flattered.
@@ -36,7 +41,8 @@ class LayerAdvice:
     times: int  # layers in which it is so
     what: str
     collective: Collective
-    strategy: str  # or "serial", or "data-dependent"
+    dependent: bool
+    strategy: str
     gemms: tuple[str, ...]
     pieces: tuple[Advice, ...]
     serial_s: float
@@ -66,8 +72,8 @@ class ModelAdvice:
 
     @property
     def free(self) -> tuple[LayerAdvice, ...]:
-        """What can be overlapped as it is: all but the data-dependent."""
-        return tuple(layer for layer in self.layers if layer.strategy != DEPENDENT)
+        """What can be overlapped as it is: all but the dependent."""
+        return tuple(layer for layer in self.layers if not layer.dependent)
 
     @property
     def serial_s(self) -> float:
@@ -115,7 +121,7 @@ class ModelAdvice:
 
 def _text(layer: LayerAdvice) -> str:
     sent = f"{format_size(layer.collective.nbytes)} over {layer.collective.ranks} ranks"
-    head = paragraph(f"{layer.name}, in {layer.times} layer{'s' * (layer.times > 1)}: {layer.what}, {sent}")
+    head = f"{layer.name}, in {layer.times} layer{'s' * (layer.times > 1)}: {layer.what}, {sent}"
     header = ("GEMM", "m x n x k", "GEMM ms", "its share", "coll. ms", "strategy", "CUs withheld", "gain")
     rows = [
         (
@@ -125,16 +131,17 @@ def _text(layer: LayerAdvice) -> str:
             format_size(piece.collective.nbytes),
             f"{piece.collective_alone_s * 1e3:.3f}",
             layer.strategy,
-            piece.cus_reserved,
-            f"{piece.speedup:.2f}x" if layer.strategy != DEPENDENT else None,
+            None if layer.dependent else piece.cus_reserved,
+            f"{layer.speedup if layer.dependent else piece.speedup:.2f}x",
         )
         for name, piece in zip(layer.gemms, layer.pieces, strict=True)
     ]
-    gain = f"{layer.speedup:.2f}x over serial ({layer.speedup_low:.2f}x to {layer.speedup_high:.2f}x): "
-    if layer.strategy in (SERIAL, DEPENDENT):
-        gain = ""
-    says = f"{gain}{layer.reason}"
-    return "\n".join([head, table(header, rows, WIDTH + 20), paragraph(says)])
+    interval = f"{layer.speedup_low:.2f}x to {layer.speedup_high:.2f}x" if not layer.dependent else UNKNOWN
+    gain = f"{layer.speedup:.2f}x over serial ({interval}): " if layer.strategy != SERIAL else ""
+    notes = [f"{gain}{layer.reason}"]
+    if not layer.dependent:
+        notes.append(f"Fall back: {layer.pieces[0].fall_back}.")
+    return "\n".join([paragraph(head), table(header, rows, WIDTH + 20), *map(paragraph, notes)])
 
 
 def advise_model(
@@ -163,9 +170,10 @@ def advise_model(
     groups = np.repeat(np.arange(len(pieces)), [len(part) for part in pieces])
     flat = [piece for part in pieces for piece in part]
     advice = iter(advise_all(flat, there, strategies, groups=list(groups)))
-    layers = tuple(
-        _layer(work, tuple(next(advice) for _ in part), there) for work, part in zip(found, pieces, strict=True)
-    )
+    layers = []
+    for work, part in zip(found, pieces, strict=True):
+        own = tuple(next(advice) for _ in part)
+        layers.append(_dependent(work, own, there, offered(strategies)) if work.dependent else _free(work, own, there))
     return ModelAdvice(
         path=model.path,
         family=model.family,
@@ -173,7 +181,7 @@ def advise_model(
         node=there.name,
         parallelism=parallelism,
         dtype=dtype,
-        layers=layers,
+        layers=tuple(layers),
     )
 
 
@@ -190,12 +198,10 @@ def _pieces(work: Work, node: Node) -> list[Scenario]:
     ]
 
 
-def _layer(work: Work, pieces: tuple[Advice, ...], node: Node) -> LayerAdvice:
-    whole = Scenario(work.name, work.gemms[0][1], work.collective)
-    collective_s = float(kernels.library_time_s(kernels.batch([whole], node)[1], node)[0])
-    serial_s = sum(piece.gemm_alone_s for piece in pieces) + collective_s
-    strategy = DEPENDENT if work.dependent else pieces[0].strategy
-    overlaps = strategy not in (SERIAL, DEPENDENT)
+def _free(work: Work, pieces: tuple[Advice, ...], node: Node) -> LayerAdvice:
+    """What can run beside each other as it is."""
+    serial_s, strategy = _serial_s(work, pieces, node), pieces[0].strategy
+    overlaps = strategy != SERIAL
     time_s = sum(piece.time_s for piece in pieces) if overlaps else serial_s
     # A piece's factor on its speedup is one on its time; the whole is as far off as the sum of its pieces.
     slow, fast = (
@@ -204,27 +210,52 @@ def _layer(work: Work, pieces: tuple[Advice, ...], node: Node) -> LayerAdvice:
         else 1.0
         for name in ("speedup_low", "speedup_high")
     )
-    longest = max(pieces, key=lambda piece: piece.gemm_alone_s)
+    speedup = serial_s / time_s
+    reason = max(pieces, key=lambda piece: piece.gemm_alone_s).reason
+    return _layer(work, pieces, strategy, serial_s, time_s, (speedup / slow, speedup / fast), reason)
+
+
+def _dependent(work: Work, pieces: tuple[Advice, ...], node: Node, names: Sequence[str]) -> LayerAdvice:
+    """What must wait, unless it is cut finer."""
+    serial_s = _serial_s(work, pieces, node)
+    found, reason = finer(work, node, names, serial_s), "The GEMM needs what the collective brings"
+    if found is None:
+        why = f"{reason}, and no finer-grain schedule (FiCCO) on offer gains anything."
+        return _layer(work, pieces, SERIAL, serial_s, serial_s, (1.0, 1.0), why)
+    moved = {"dma": "DMA engines", "cu": "the library's kernels"}[found.transport]
+    why = f"{reason}, so both are cut into pieces (FiCCO), which {moved} move."
+    return _layer(work, pieces, found.schedule, serial_s, found.time_s, (math.nan, math.nan), why)
+
+
+def _serial_s(work: Work, pieces: Sequence[Advice], node: Node) -> float:
+    """The GEMMs, and the library's collective once as a whole."""
+    whole = Scenario(work.name, work.gemms[0][1], work.collective)
+    collective_s = float(kernels.library_time_s(kernels.batch([whole], node)[1], node)[0])
+    return sum(piece.gemm_alone_s for piece in pieces) + collective_s
+
+
+def _layer(
+    work: Work,
+    pieces: tuple[Advice, ...],
+    strategy: str,
+    serial_s: float,
+    time_s: float,
+    interval: tuple[float, float],
+    reason: str,
+) -> LayerAdvice:
     return LayerAdvice(
         name=work.name,
         times=work.times,
         what=work.what,
         collective=work.collective,
+        dependent=work.dependent,
         strategy=strategy,
         gemms=tuple(name for name, _ in work.gemms),
         pieces=pieces,
         serial_s=serial_s,
         time_s=time_s,
         speedup=serial_s / time_s,
-        speedup_low=serial_s / time_s / slow,
-        speedup_high=serial_s / time_s / fast,
-        reason=_dependent(work) if work.dependent else longest.reason,
-    )
-
-
-def _dependent(work: Work) -> str:
-    """What can be said of a GEMM that waits for its own input."""
-    return (
-        "The GEMM needs what the collective brings, so nothing overlaps unless both are cut into pieces (a FiCCO "
-        "schedule); counted one after the other."
+        speedup_low=interval[0],
+        speedup_high=interval[1],
+        reason=reason,
     )

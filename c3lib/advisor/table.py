@@ -1,6 +1,6 @@
 """Advice for a whole table, CSV or Parquet by the file's ending: its columns, and those of the advice behind them.
 
-Read are ``m, n, k, collective, nbytes``, and where they are there ``dtype`` and ``node`` (else those that
+Read are ``m, n, k, collective, nbytes``, and where they say something ``dtype`` and ``node`` (else those that
 are given) and ``ranks`` (else all of the node). Other columns are carried along.
 """
 
@@ -143,16 +143,17 @@ def _advised(
 
 def _pair(path: Path, where: str, cells: dict[str, Any], node: str, dtype: str) -> tuple[str, Scenario]:
     """Node and pair of a row; its cells are replaced by what they were read as."""
-    for column in _READ.keys() & cells.keys():
+    empty = {column for column in OPTIONAL if cells.get(column) in ("", None)}
+    for column in (name for name in _READ if name not in empty):
         try:
             cells[column] = _READ[column](column, cells[column])
         except C3Error as error:
             raise C3Error(f"{path}, {where}, column {column!r}: {error}") from None
-    there = load_node(cells.get("node", node))
-    ranks = cells.get("ranks", there.ranks)
+    there = load_node(node if "node" in empty else cells["node"])
+    ranks = there.ranks if "ranks" in empty else cells["ranks"]
     if ranks > there.ranks:
         raise C3Error(f"{path}, {where}, column 'ranks': {ranks}, but node {there.name} has {there.ranks}")
-    gemm = Gemm(cells["m"], cells["n"], cells["k"], cells.get("dtype", dtype))
+    gemm = Gemm(cells["m"], cells["n"], cells["k"], dtype if "dtype" in empty else cells["dtype"])
     return there.name, Scenario(where, gemm, Collective(cells["collective"], cells["nbytes"], ranks))
 
 
