@@ -126,8 +126,8 @@ def _case(problem: Problem, node: Node, transport: str) -> Case:
 def choose(problem: Problem, node: Node, transport: str = "dma", among: Sequence[str] = tuple(SCHEDULES)) -> Choice:
     """The schedule that the closed-form costs put first; ``among`` restricts it (:data:`c3lib.ficco.FINER`: the four).
 
-    Uneven problems are judged by the rank with the most rows, with peers that give equally much. Of equal costs the
-    first in ``among`` is taken.
+    Uneven problems are judged by the rank with the most rows, their steps by what is moved in one on average. Of equal
+    costs the first in ``among`` is taken.
 
     Raises:
         C3Error: an unknown transport or schedule, none to choose from, more ranks than the node has.

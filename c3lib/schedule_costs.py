@@ -48,8 +48,12 @@ class Case:
     def __init__(self, problem: Problem, node: Node, transport: str):
         rank = problem.busiest
         self.own_rows = problem.rows[rank][rank]
-        far = [row[rank] for src, row in enumerate(problem.rows) if src != rank and row[rank]]
-        self.peers, self.far_rows, self.most = len(far), sum(far), max(far, default=0)
+        ring = (*problem.rows[rank + 1 :], *problem.rows[:rank])
+        self.far = [row[rank] for row in ring if row[rank]]  # by peer, in the order of peer-to-peer steps
+        self.peers, self.far_rows, self.most = len(self.far), sum(self.far), max(self.far, default=0)
+        self.port_rows = self.single_rows = self.far_rows
+        if node.topology == "switch" and not problem.even:
+            self.port_rows, self.single_rows = _busiest_ports(problem)
         self.m, self.n, self.k = self.own_rows + self.far_rows, problem.n, problem.k
         self.steps = max(1, min(problem.pieces, self.most))
         self.slices = min(problem.pieces, self.k)
@@ -57,13 +61,19 @@ class Case:
 
     def fetch_s(self, cuts: float, copying_cus: int) -> float:
         """Seconds that the bytes of one of so many exchanges take: by the fullest link of a mesh, or by the port."""
-        rows = self.most * self.peers if self.machine.mesh else self.far_rows
+        rows = self.most * self.peers if self.machine.mesh else self.port_rows
         return rows / cuts * self.k * self.machine.size / self.machine.rate(self.peers, copying_cus)
 
     def gemm(self, rows: float, peers: int = 0) -> Kernel:
         """A GEMM of some rows beside an exchange."""
         here = self.machine
         return here.beside(here.gemm(rows, self.n, self.k, here.left_cus), peers or self.peers)
+
+    def gemms(self, cuts: int, peers: int = 0) -> Kernel:
+        """A GEMM for what each peer gives in one of so many cuts."""
+        if min(self.far) == self.most:
+            return together([self.gemm(self.most / cuts, peers)] * self.peers)
+        return together([self.gemm(rows / cuts, peers) for rows in self.far])
 
     def slice(self, adds: bool) -> Kernel:
         """A GEMM of all rows and a slice of K beside an exchange."""
@@ -72,6 +82,8 @@ class Case:
 
     def moved(self, elements: float) -> Kernel:
         """A gather or a scatter of so many elements beside an exchange."""
+        if not elements:
+            return NOTHING
         here = self.machine
         return here.beside(here.moves(elements * here.size, here.left_cus), self.peers)
 
@@ -79,11 +91,11 @@ class Case:
         """The GEMM of the own shard."""
         return self.gemm(self.own_rows) if self.own_rows else NOTHING
 
-    def exchanged(self, schedule: str, own: Kernel, step: Kernel, cuts: int) -> Cost:
+    def exchanged(self, schedule: str, own: Kernel, step: Kernel, cuts: int, last_s: float = 0.0) -> Cost:
         """A schedule whose exchanges are with all peers."""
         here = self.machine
         fetch_s = self.fetch_s(cuts, here.copying_cus)
-        return pipeline(schedule, own, step, cuts, fetch_s, here.start_s(self.peers), here.launch_s)
+        return pipeline(schedule, own, step, cuts, fetch_s, here.start_s(self.peers), here.launch_s, last_s)
 
 
 def serial(case: Case) -> Cost:
@@ -97,9 +109,10 @@ def serial(case: Case) -> Cost:
 def shard_p2p(case: Case) -> Cost:
     """A shard from one peer at a time: few starts, large GEMMs, one link of a mesh."""
     here = case.machine
-    rows = case.far_rows / case.peers
-    fetch_s = rows * case.k * here.size / here.rate(1, here.copying_cus)
-    return pipeline("shard_p2p", case.own(), case.gemm(rows, 1), case.peers, fetch_s, here.start_s(1), here.launch_s)
+    fetch_s = case.single_rows / case.peers * case.k * here.size / here.rate(1, here.copying_cus)
+    step, last_s = case.gemms(1, 1).over(case.peers), case.gemm(case.far[-1], 1).alone_s
+    chains = case.own(), step, case.peers, fetch_s, here.start_s(1), here.launch_s
+    return pipeline("shard_p2p", *chains, last_s)
 
 
 def uniform_fused_1d(case: Case) -> Cost:
@@ -119,16 +132,14 @@ def hetero_fused_1d(case: Case) -> Cost:
 
 def hetero_unfused_1d(case: Case) -> Cost:
     """The first exchange under the own shard's GEMM; a small GEMM a piece, nothing moved."""
-    piece = case.gemm(case.far_rows / case.peers / case.steps)
-    return case.exchanged("hetero_unfused_1d", case.own(), together((piece,) * case.peers), case.steps)
+    return case.exchanged("hetero_unfused_1d", case.own(), case.gemms(case.steps), case.steps)
 
 
 def uniform_fused_2d(case: Case) -> Cost:
     """The first exchange exposed; all rows in every GEMM, all but the first added to the result."""
-    slices, first = case.slices, case.slice(False)
-    every = together((first, *[case.slice(True)] * (slices - 1)))
-    step = Kernel(every.alone_s / slices, every.beside_s / slices, every.slowed)
-    return case.exchanged("uniform_fused_2d", NOTHING, step, slices)
+    slices, first, added = case.slices, case.slice(False), case.slice(True)
+    step = together((first, *[added] * (slices - 1))).over(slices)
+    return case.exchanged("uniform_fused_2d", NOTHING, step, slices, added.alone_s)
 
 
 RULES: Mapping[str, Callable[[Case], Cost]] = MappingProxyType(
@@ -147,25 +158,52 @@ def together(parts: Sequence[Kernel]) -> Kernel:
 
 
 def pipeline(
-    schedule: str, own: Kernel, step: Kernel, steps: int, fetch_s: float, start_s: float, launch_s: float
+    schedule: str,
+    own: Kernel,
+    step: Kernel,
+    steps: int,
+    fetch_s: float,
+    start_s: float,
+    launch_s: float,
+    last_s: float = 0.0,
 ) -> Cost:
     """Two chains of equal steps: a step's kernels wait for its exchange, those of the own shard for nothing.
 
-    ``fetch_s``: bytes of an exchange, alone; ``start_s``: what it costs without them. Kernels slow exchanges while they
-    run beside them. Then either exchanges set the time, and the last step's kernels follow them; or kernels do, and
-    what is left of them after the last exchange runs alone.
+    ``fetch_s``: bytes of an exchange, alone; ``start_s``: what it costs without them; ``last_s``: the last step's
+    kernels where they are not like the others. Kernels slow exchanges while they run beside them. Then either exchanges
+    set the time, and the last step's kernels follow them; or kernels do, and what is left of them after the last
+    exchange runs alone.
     """
     early = own.beside_s > 0
-    beside_s, alone_s = own.beside_s + steps * step.beside_s, own.alone_s + steps * step.alone_s
+    moving_s = fetch_s / step.slowed  # while kernels run
+    moving = moving_s / (moving_s + start_s)
+    own_s, step_s = _beside_starts(own, moving), _beside_starts(step, moving)
+    kernels_s, alone_s = own_s + steps * step_s, own.alone_s + steps * step.alone_s
     # Exchanges lose time while a kernel runs: all kernels but the last step's, or all exchanges but an exposed first.
-    busy_s = min(beside_s - step.beside_s, (steps - (not early)) * fetch_s / step.slowed)
+    busy_s = min((kernels_s - step_s) * moving, (steps - (not early)) * moving_s)
     exchange_s = steps * (fetch_s + start_s) + busy_s * (1 - step.slowed)
     first_s = start_s + fetch_s + min(own.beside_s, fetch_s / own.slowed) * (1 - own.slowed)
     begin_s = launch_s + (0.0 if early else first_s)
-    last_s = launch_s + step.alone_s
-    left = 1 - (exchange_s - begin_s) / beside_s  # of all kernels when the last exchange ends
+    left = 1 - (exchange_s - begin_s) / kernels_s  # of all kernels when the last exchange ends
     # The own shard may end before the first exchange does; then the steps' kernels start with that.
-    left_of_steps = 1 - (exchange_s - first_s - launch_s) / (steps * step.beside_s)
+    left_of_steps = 1 - (exchange_s - first_s - launch_s) / (steps * step_s)
+    last_s = launch_s + (last_s or step.alone_s)
     after_s = max(last_s, left * alone_s, left_of_steps * steps * step.alone_s)
-    kernel_s = beside_s - max(0.0, left) * (beside_s - alone_s)
+    kernel_s = kernels_s - max(0.0, left) * (kernels_s - alone_s)
     return Cost(schedule, exchange_s + after_s, begin_s, kernel_s, exchange_s, last_s)
+
+
+def _beside_starts(part: Kernel, moving: float) -> float:
+    """Seconds of a kernel beside exchanges whose bytes move for that share of the time; meanwhile it is not slowed."""
+    return 1 / (moving / part.beside_s + (1 - moving) / part.alone_s) if part.alone_s else 0.0
+
+
+def _busiest_ports(problem: Problem) -> tuple[int, int]:
+    """Rows of the port, of any rank and in or out, that carries most: in an exchange with all, and summed over the
+    peer-to-peer steps of a ring."""
+    rows, ranks = problem.rows, range(problem.ranks)
+    kept = [rows[rank][rank] for rank in ranks]
+    ports = [sum(row) - own for row, own in zip(rows, kept, strict=True)]
+    ports += [total - own for total, own in zip(problem.m, kept, strict=True)]
+    single = sum(max(rows[(dst + step) % problem.ranks][dst] for dst in ranks) for step in ranks[1:])
+    return max(ports), single

@@ -32,6 +32,10 @@ class Kernel(NamedTuple):
     beside_s: float
     slowed: float
 
+    def over(self, steps: int) -> Kernel:
+        """One of so many equal steps."""
+        return Kernel(self.alone_s / steps, self.beside_s / steps, self.slowed)
+
 
 NOTHING = Kernel(0.0, 0.0, 1.0)
 
@@ -105,11 +109,11 @@ class Machine:
             return found
         dies, all_cus, gain = self.gpu.dies, self.gpu.cus, self.gpu.clock_gain
         of_a_die, element_s = cus // dies, 2 * k / self.cu_flops
-        perfect_s = m * n * element_s / (of_a_die * dies)
+        perfect_s = m * n * element_s / (of_a_die * dies * (1 + gain * (1 - of_a_die * dies / all_cus)))
         best_s, read = inf, 0.0
         for efficiency, rows, columns in _TILES:
             if perfect_s / efficiency >= best_s:
-                break  # no tile beats a GPU without idle CUs: most GEMMs need a look at one or two
+                break  # no tile beats CUs that are never idle: most GEMMs need a look at one or two
             tiles = -(-m // rows) * -(-n // columns)
             die_tiles = -(-tiles // dies)
             waves = -(-die_tiles // of_a_die)

@@ -63,7 +63,7 @@ def model_times(
     node: Node, rows: Sequence[Row], transport: str, among: Sequence[str] = tuple(SCHEDULES)
 ) -> pd.DataFrame:
     """Seconds of each problem (index: name) under each schedule (columns), simulated on the rank with most rows."""
-    programs = [build(name, row.problem, row.problem.busiest) for row in rows for name in among]
+    programs = (build(name, row.problem, row.problem.busiest) for row in rows for name in among)
     times = [simulate(both).time_s for both in lanes(programs, node, transport)]
     table = np.reshape(times, (len(rows), len(among)))
     return pd.DataFrame(table, index=[row.name for row in rows], columns=list(among))
@@ -95,7 +95,7 @@ def score(
 
 def score_measured(node: Node, table: pd.DataFrame) -> pd.DataFrame:
     """The same against measured times, one row a repetition: ``problem, transport, schedule, time_s`` and what the
-    problem is, ``collective, m, n, k, dtype, ranks, pieces`` (the GEMM of a rank).
+    problem is, ``collective, m, n, k, dtype, ranks, pieces`` (the GEMM of a rank). Rows of a lane alone do not count.
 
     Medians decide, among the schedules that were measured for a problem. A further column, ``undecided``, is true where
     the intervals of the medians of ``chosen`` and ``best`` overlap.
@@ -107,6 +107,8 @@ def score_measured(node: Node, table: pd.DataFrame) -> pd.DataFrame:
     missing = [name for name in needed if name not in table]
     if missing:
         raise C3Error(f"measured table: missing column {', '.join(missing)}")
+    if "lanes" in table:
+        table = table[table["lanes"] == "both"]
     if table.empty:
         raise C3Error("measured table: no row to score")
     if "verified" in table and not table["verified"].all():
