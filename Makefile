@@ -105,7 +105,7 @@ notebooks := $(sort $(wildcard notebooks/*.ipynb))
 names := $(notebooks:notebooks/%.ipynb=%)
 done := $(names:%=$(BUILD)/%.done)
 
-.PHONY: figures report lab measure test test-amd test-device style lint bench clean help
+.PHONY: figures report lab measure test test-amd test-device test-lab style lint bench clean help
 
 figures: $(done) ## make every figure; again at once: only those whose notebook, data or code changed
 	@echo "up to date: $(words $(names)) of $(words $(names)) notebooks; their figures are in $(FIGURES)/"
@@ -120,7 +120,7 @@ report: figures ## one HTML page with all executed notebooks
 	@$(PY) -m c3lib.report --build '$(BUILD)' --out '$(REPORT)'
 
 lab: $(ready-all) ## open the notebooks in JupyterLab
-	@exec $(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
+	@exec $(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
 
 # Looked at before anything is set up or asked of the GPUs, which takes minutes.
 ifneq ($(filter measure,$(MAKECMDGOALS)),)
@@ -137,7 +137,11 @@ measure: $(ready-all) ## measure on this machine's GPUs: make measure NODE=mi300
 # --- Checks ----------------------------------------------------------------------------------------------------------
 
 test: style ## style, then every tier of tests that this machine can run
-	@exec $(PY) -m pytest -n 2 --dist worksteal -p no:benchmark
+	@exec $(PY) -m pytest -n 2 --dist worksteal -p no:benchmark --ignore=tests/lab/test_notebooks_lab.py
+
+# `make test` runs all notebooks without a browser, and the explorer in one where there is a Chromium.
+test-lab: $(ready-all) ## every notebook by Run All in JupyterLab, in a real browser; screenshots are in build/lab
+	@exec $(PY) -m pytest -p no:benchmark -p no:xdist tests/lab
 
 # One process: tests that time a GPU share it with nothing.
 test-device: $(ready-all) ## the tests that need a GPU; where there is none they are reported as not run, and make fails

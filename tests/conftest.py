@@ -9,7 +9,7 @@ import amd_layers
 import pytest
 from hypothesis import settings
 
-TIERS = ("unit", "notebooks", "amd", "device")
+TIERS = ("unit", "notebooks", "lab", "amd", "device")
 
 # A background job inherits an ignored Ctrl-C, and so would the commands that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
