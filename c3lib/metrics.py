@@ -61,3 +61,21 @@ def median_interval(values: ArrayLike, *, seed: int = 0, confidence: float = 0.9
     tail = 50 * (1 - confidence)
     low, high = np.percentile(np.median(sample[picked], axis=1), (tail, 100 - tail))
     return float(low), float(high)
+
+
+def mean_interval(values: ArrayLike, *, seed: int = 0, confidence: float = 0.95) -> tuple[float, float]:
+    """Bootstrap interval (percentile, 2000 resamples) of the mean of many values: :func:`bootstrap_interval` at a tenth
+    of its time."""
+    sample = np.asarray(values, float)
+    picked = np.random.default_rng(seed).integers(sample.size, size=(2000, sample.size))
+    tail = 50 * (1 - confidence)
+    low, high = np.percentile(sample[picked].mean(axis=1), (tail, 100 - tail))
+    return float(low), float(high)
+
+
+def share_interval(hits: int, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share: sensible at 0 and at 1 too, where a bootstrap has no width."""
+    share, z = hits / count, 1.96
+    middle, spread = share + z * z / (2 * count), z * np.sqrt(share * (1 - share) / count + z * z / (4 * count**2))
+    scale = 1 + z * z / count
+    return max(0.0, float((middle - spread) / scale)), min(1.0, float((middle + spread) / scale))

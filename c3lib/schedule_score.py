@@ -16,7 +16,7 @@ from c3lib.ficco import SCHEDULES, build
 from c3lib.ficco.problem import Problem
 from c3lib.ficco.sets import Row
 from c3lib.hardware import Node
-from c3lib.metrics import bootstrap_interval, median_interval
+from c3lib.metrics import mean_interval, median_interval, share_interval
 from c3lib.model.pieces import lanes
 from c3lib.model.pipeline import simulate
 from c3lib.schedule_choice import choose, thresholds
@@ -184,24 +184,16 @@ def summary(scored: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, object] = dict(zip(keys, names, strict=True)) | {"problems": count}
         for column in ("right", "near"):
             row[column] = part[column].mean()
-            row[f"{column}_low"], row[f"{column}_high"] = wilson_interval(int(part[column].sum()), count)
+            row[f"{column}_low"], row[f"{column}_high"] = share_interval(int(part[column].sum()), count)
         for column, values in (("loss", part["loss"]), ("loss_when_wrong", wrong)):
             row[column] = values.mean() if len(values) else 0.0
-            row[f"{column}_low"], row[f"{column}_high"] = bootstrap_interval(values) if len(values) else (0.0, 0.0)
+            row[f"{column}_low"], row[f"{column}_high"] = mean_interval(values) if len(values) else (0.0, 0.0)
         row["loss_most"] = part["loss"].max()
         row["speedup"] = (part["serial_s"] / part["time_s"]).mean()
         missed = wrong.mean() if len(wrong) else 0.0
         row["meets"] = bool(part["right"].mean() >= RIGHT_TARGET and missed <= LOSS_TARGET)
         found.append(row)
     return pd.DataFrame(found)
-
-
-def wilson_interval(hits: int, count: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval of a share (95 % by default): sensible at 0 and at 1, where a bootstrap has no width."""
-    share = hits / count
-    middle, spread = share + z * z / (2 * count), z * np.sqrt(share * (1 - share) / count + z * z / (4 * count**2))
-    scale = 1 + z * z / count
-    return float((middle - spread) / scale), float((middle + spread) / scale)
 
 
 GUESSED = (

@@ -82,3 +82,19 @@ def test_interval_of_a_normal_sample_is_near_the_closed_form():
     half = 1.96 * sample.std(ddof=1) / 20
     assert low == pytest.approx(sample.mean() - half, abs=0.05)
     assert high == pytest.approx(sample.mean() + half, abs=0.05)
+
+
+def test_interval_of_the_mean_of_many_values_is_near_the_closed_form_too():
+    sample = np.random.default_rng(2).normal(10.0, 1.0, 400)
+    low, high = metrics.mean_interval(sample)
+    assert (high - low) / 2 == pytest.approx(1.96 * sample.std() / 20, rel=0.1)
+    assert (low + high) / 2 == pytest.approx(sample.mean(), abs=0.02)
+    assert metrics.mean_interval(sample) == (low, high)
+    assert metrics.mean_interval([0.5, 0.5]) == (0.5, 0.5)
+
+
+def test_intervals_of_shares_by_hand():
+    low, high = metrics.share_interval(81, 100)
+    assert (round(low, 3), round(high, 3)) == (0.722, 0.875)
+    assert metrics.share_interval(10, 10) == (pytest.approx(0.722, abs=1e-3), 1.0)
+    assert metrics.share_interval(0, 10) == (0.0, pytest.approx(0.278, abs=1e-3))

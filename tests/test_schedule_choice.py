@@ -31,7 +31,6 @@ from c3lib.schedule_score import (
     score,
     score_measured,
     summary,
-    wilson_interval,
 )
 from c3lib.workload import DTYPE_BYTES
 
@@ -363,11 +362,3 @@ def test_nothing_to_score_is_said():
         summary(score(MESH, [Row("x", TALL, "")]).iloc[:0])
     with pytest.raises(C3Error, match="unknown transport"):
         score(MESH, [Row("x", TALL, "")], "tcp")
-
-
-def test_intervals_of_shares():
-    low, high = wilson_interval(81, 100)
-    assert (round(low, 3), round(high, 3)) == (0.722, 0.875)
-    assert wilson_interval(10, 10)[0] == pytest.approx(0.722, abs=1e-3)
-    assert wilson_interval(10, 10)[1] == 1
-    assert wilson_interval(0, 10)[0] == pytest.approx(0, abs=1e-12)
