@@ -9,48 +9,28 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from c3lib.ficco import FINER, Problem
+from c3lib.cutting import PAYS, SIZES, balanced_n, sized
+from c3lib.ficco import FINER
 from c3lib.ficco.sets import Row
 from c3lib.figures import style
 from c3lib.figures.ficco_speedups import COMPARED, TRANSPORT
 from c3lib.finer import schedule_rows
-from c3lib.hardware import Node, load_node
+from c3lib.hardware import load_node
 from c3lib.workload import format_size
-
-K = 8192
-SIZES = tuple(2**power for power in range(14, 28))
-"""Bytes of a piece: from one row of A, 16 KiB, to 128 MiB."""
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Pieces of a shard."""
 
-PAYS = 0.02
-"""Overlap pays from the size on above which it gains more than this share of the serial time at every larger one."""
-
-
-def balanced_n(node: Node, pieces: int, kind: str = "all-gather") -> int:
-    """Columns of B of a rank, a multiple of 256, with which large pieces take a GEMM as long as their exchange."""
-    width = 4096
-    rows = schedule_rows(node, [_row(node, SIZES[-1], pieces, width, kind)], ["dma"], ["serial"])
-    return max(256, 256 * round(width * float((rows["exchange_s"] / rows["gemm_s"]).iloc[0]) / 256))
-
-
-def _row(node: Node, piece_nbytes: int, pieces: int, n: int, kind: str) -> Row:
-    m = piece_nbytes // (2 * K) * pieces * node.ranks
-    build = Problem.all_gather if kind == "all-gather" else Problem.all_to_all
-    return Row(f"{format_size(piece_nbytes)} pieces", build(m, n, K, node.ranks, pieces=pieces), "swept")
-
 
 def size_rows(node: str, kind: str = "all-gather", pieces: int = 0) -> pd.DataFrame:
-    """Problems whose pieces grow from :data:`SIZES` first to last, under every schedule and transport.
+    """Problems whose pieces grow from :data:`c3lib.cutting.SIZES` first to last, under every schedule and transport.
 
     K and the rank's columns stay, M grows; large pieces take a GEMM as long as their exchange, where overlap could gain
     most. ``pieces`` of a shard: 0 for as many as ranks.
     """
     machine = load_node(node)
-    pieces = pieces or machine.ranks
-    width = balanced_n(machine, pieces, kind)
-    return schedule_rows(machine, [_row(machine, size, pieces, width, kind) for size in SIZES])
+    width = balanced_n(machine, kind, pieces)
+    return schedule_rows(machine, [sized(machine, size, width, kind, pieces) for size in SIZES])
 
 
 def count_rows(node: str, row: Row) -> pd.DataFrame:
