@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import c3lib
 from c3lib.advisor import table as tables
+from c3lib.advisor import table_files
 from c3lib.advisor.table import ADVICE, NEEDED, advise_table
 from c3lib.cli import app
 from c3lib.errors import C3Error
@@ -173,7 +174,7 @@ def test_ten_thousand_rows_take_seconds_and_the_model_is_asked_in_batches(tmp_pa
     ("٣,1,1,all-gather,1", "line 3, column 'm'"),
     (f"{'9' * 5000},1,1,all-gather,1", "line 3, column 'm'"),
     ('"8192,1,1,all-gather,1', "line 3"),
-    (f"{'x' * 200_000},1,1,all-gather,1", "line 3: field larger than field limit"),
+    (f"{'x' * 200_000},1,1,all-gather,1", "line 3: more than 65536 characters in a line"),
 ])  # fmt: skip
 def test_a_bad_row_is_named_by_line_and_column(tmp_path, row, says):
     refused(tmp_path, HEAD, ROW, row, ROW, says=says)
@@ -184,6 +185,13 @@ def test_bad_cells_of_columns_that_may_be_there(tmp_path):
     refused(tmp_path, f"{HEAD},dtype", f"{ROW},int8", says="line 2, column 'dtype': unknown dtype 'int8'")
     refused(tmp_path, f"{HEAD},ranks", f"{ROW},9", says="line 2, column 'ranks': 9, but node mi300x_8 has 8")
     refused(tmp_path, f"{HEAD},ranks", f"{ROW},0", says="line 2, column 'ranks'")
+
+
+def test_no_row_takes_all_memory(tmp_path):
+    """Commas without end, and a quote that is never closed."""
+    refused(tmp_path, "," * 10_000_000, says="line 1: more than 65536 characters in a line")
+    refused(tmp_path, HEAD, ROW, '"' + "\n" * 200_000, says="100 lines in a row; is a quote not closed?")
+    refused(tmp_path, HEAD, '"', *['","'] * 100_000, says="100 lines in a row")
 
 
 def test_a_cell_that_may_be_missing_may_be_empty(tmp_path):
@@ -206,7 +214,7 @@ def test_bad_tables(tmp_path, monkeypatch):
     refused(tmp_path, f"{HEAD},speedup", f"{ROW},1", says="column 'speedup' is one that the advice adds")
     monkeypatch.setattr(tables, "MOST_ROWS", 2)
     refused(tmp_path, HEAD, ROW, ROW, ROW, says="more than 2 rows")
-    monkeypatch.setattr(tables, "LARGEST_FILE", 20)
+    monkeypatch.setattr(table_files, "LARGEST_FILE", 20)
     refused(tmp_path, HEAD, ROW, says="larger than 20 bytes")
 
 

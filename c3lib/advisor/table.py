@@ -6,16 +6,16 @@ are given) and ``ranks`` (else all of the node). Other columns are carried along
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from c3lib.advisor.advice import Advice, advise_all
+from c3lib.advisor.table_files import MOST_ROWS, Row, from_csv, from_parquet, to_csv, to_parquet
 from c3lib.errors import C3Error, unknown
 from c3lib.files import write_bytes
 from c3lib.hardware import COLLECTIVES, load_node
@@ -44,12 +44,8 @@ ADVICE = (
 )
 """Columns that are added: attributes of :class:`c3lib.advisor.advice.Advice`; empty where there is no such size."""
 
-LARGEST_FILE = 2**28
-MOST_ROWS = 1_000_000
 CHUNK = 2048
-
-Row = tuple[str, dict[str, Any]]
-"""Where it stands in the file, in words, and its cells by column."""
+"""Rows that the model is asked about at once."""
 
 
 def _number(least: int) -> Callable[[str, Any], int]:
@@ -109,7 +105,7 @@ def advise_table(
             raise C3Error(f"{file}: must end in .csv or .parquet")
     load_node(node)
     _READ["dtype"]("dtype", dtype)
-    columns, source = (_from_csv if path.suffix == ".csv" else _from_parquet)(path)
+    columns, source = (from_csv if path.suffix == ".csv" else from_parquet)(path, NEEDED)
     taken = [name for name in ADVICE if name in columns]
     if taken:
         raise C3Error(f"{path}: column {taken[0]!r} is one that the advice adds; rename it")
@@ -120,7 +116,7 @@ def advise_table(
             if len(rows) > MOST_ROWS:
                 raise C3Error(f"{path}: more than {MOST_ROWS} rows; split it")
             bar.update(len(chunk))
-    content = (_to_csv if out.suffix == ".csv" else _to_parquet)(out, [*columns, *ADVICE], rows)
+    content = (to_csv if out.suffix == ".csv" else to_parquet)(out, [*columns, *ADVICE], rows)
     write_bytes(out, content)
     return len(rows)
 
@@ -138,7 +134,13 @@ def _advised(
     found: dict[int, Advice] = {}
     for name, those in by_node.items():
         found |= zip(those, advise_all([pairs[index] for index in those], name, strategies), strict=True)
-    return [cells | {name: getattr(found[index], name) for name in ADVICE} for index, (_, cells) in enumerate(chunk)]
+    return [cells | _advice_cells(found[index]) for index, (_, cells) in enumerate(chunk)]
+
+
+def _advice_cells(advice: Advice) -> dict[str, Any]:
+    cells = {name: getattr(advice, name) for name in ADVICE}
+    # Few sentences for many rows: held once each.
+    return {name: sys.intern(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
 
 
 def _pair(path: Path, where: str, cells: dict[str, Any], node: str, dtype: str) -> tuple[str, Scenario]:
@@ -155,122 +157,6 @@ def _pair(path: Path, where: str, cells: dict[str, Any], node: str, dtype: str) 
         raise C3Error(f"{path}, {where}, column 'ranks': {ranks}, but node {there.name} has {there.ranks}")
     gemm = Gemm(cells["m"], cells["n"], cells["k"], dtype if "dtype" in empty else cells["dtype"])
     return there.name, Scenario(where, gemm, Collective(cells["collective"], cells["nbytes"], ranks))
-
-
-def _columns(path: Path, names: Sequence[str]) -> list[str]:
-    """Column names, checked."""
-    for name in NEEDED:
-        if name not in names:
-            raise C3Error(f"{path}: column {name!r} is missing; needed are {', '.join(NEEDED)}")
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise C3Error(f"{path}: column {twice[:40]!r} stands twice")
-    return list(names)
-
-
-def _size(path: Path) -> None:
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        raise C3Error(f"{path}: no such file") from None
-    except OSError as error:
-        raise C3Error(f"{path}: cannot be read: {error.strerror}") from None
-    if not path.is_file():
-        raise C3Error(f"{path}: must be an ordinary file")
-    if size > LARGEST_FILE:
-        raise C3Error(f"{path}: is larger than {LARGEST_FILE} bytes; split it")
-
-
-def _from_csv(path: Path) -> tuple[list[str], Iterator[Row]]:
-    _size(path)
-    rows = _csv_rows(path)
-    columns = _columns(path, next(rows, (0, []))[1])
-
-    def cells() -> Iterator[Row]:
-        for line, values in rows:
-            if not values:
-                continue  # an empty line
-            if len(values) != len(columns):
-                raise C3Error(f"{path}, line {line}: {len(values)} values for {len(columns)} columns")
-            yield f"line {line}", dict(zip(columns, values, strict=True))
-
-    return columns, cells()
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line and values of each row. Line by line, so that a large file is not held as a whole."""
-    number = 0
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            reader = csv.reader(handle, strict=True)
-            for values in reader:
-                number = reader.line_num
-                yield number, values
-    except csv.Error as error:
-        raise C3Error(f"{path}, line {number + 1}: {error}") from None
-    except UnicodeDecodeError:
-        raise C3Error(f"{path}: not UTF-8 text after line {number}") from None
-    except OSError as error:
-        raise C3Error(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _arrow(path: Path) -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise C3Error(f"{path}: Parquet needs pyarrow: pip install 'c3lib[sweep]', or use CSV") from None
-    return pyarrow, pyarrow.parquet
-
-
-def _from_parquet(path: Path) -> tuple[list[str], Iterator[Row]]:
-    _size(path)
-    arrow, parquet = _arrow(path)
-    try:
-        file = parquet.ParquetFile(path)
-        count, names = file.metadata.num_rows, file.schema_arrow.names
-        nbytes = sum(file.metadata.row_group(index).total_byte_size for index in range(file.metadata.num_row_groups))
-    except (arrow.ArrowException, OSError, ValueError) as error:
-        raise C3Error(f"{path}: not a Parquet table: {_first_line(error)}") from None
-    if count > MOST_ROWS or nbytes > 4 * LARGEST_FILE:
-        raise C3Error(f"{path}: more than {MOST_ROWS} rows or {4 * LARGEST_FILE} bytes; split it")
-    columns = _columns(path, names)
-
-    def cells() -> Iterator[Row]:
-        number = 0
-        try:
-            for batch in file.iter_batches(batch_size=CHUNK):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", values
-        except (arrow.ArrowException, OSError, ValueError) as error:
-            raise C3Error(f"{path}: cannot be read after row {number}: {_first_line(error)}") from None
-
-    return columns, cells()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
-
-
-def _to_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([row[name] for name in columns] for row in rows)  # None is an empty cell
-    return text.getvalue().encode()
-
-
-def _to_parquet(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    arrow, parquet = _arrow(path)
-    sizes = {name: arrow.int64() for name in ADVICE if name.endswith("_nbytes")}  # also where all are empty
-    try:
-        table = arrow.table({name: arrow.array([row[name] for row in rows], sizes.get(name)) for name in columns})
-        content = arrow.BufferOutputStream()
-        parquet.write_table(table, content)
-    except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise C3Error(f"{path}: cannot be written as Parquet: {_first_line(error)}") from None
-    return content.getvalue().to_pybytes()
 
 
 def _bar(wanted: bool) -> Any:
