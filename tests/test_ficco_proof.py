@@ -1,5 +1,7 @@
 """Finer-grain schedules proven: element by element without running, and run beside one product; errors are caught."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("torch")
@@ -176,6 +178,51 @@ def test_the_sentence_names_task_and_block():
     }  # fmt: skip
     for found, wanted in sentences.items():
         assert found == f"{name}: {wanted}"
+
+
+def test_what_no_builder_would_do_is_refused_too(monkeypatch):
+    program = build("uniform_fused_1d", Problem.all_gather(8, 2, 6, 2), 1)
+    copy, gather, gemm, scatter = program.tasks[:4]
+    assert [task.op for task in program.tasks[:4]] == ["copy", "gather", "gemm", "scatter"]
+    for index, changes, said in (
+        (0, {"a": copy.a._replace(rank=1)}, "reads own@1[0:2, 0:6], which is on no peer"),
+        (0, {"a": copy.a._replace(rank=2)}, "reads own@2[0:2, 0:6], which is on no peer"),
+        (0, {"a": copy.a._replace(col=1)}, "reads own@0[0:2, 1:7], beyond the 6 columns of A"),
+        (0, {"a": copy.a._replace(rows=1)}, "reads own@0[0:1, 0:6], which has another shape"),
+        (0, {"op": "move"}, "is none of copy, gather, gemm, scatter"),
+        (0, {"out": copy.out._replace(rank=0)}, "task 0 (copy): a@0[0:2, 0:6] is in no buffer of rank 1"),
+        (1, {"accumulate": True}, "moves a block, and has a second operand or adds"),
+        (1, {"a": gather.a._replace(buffer="x")}, "task 1 (gather): x@1[0:2, 0:6] is in no buffer of rank 1"),
+        (1, {"out": gather.out._replace(rows=0)}, "task 1 (gather): a@1[2:2, 0:6] is not inside a, which is 8x6"),
+        (2, {"b": None}, "has no second operand"),
+        (2, {"a": gemm.out._replace(cols=2), "b": gemm.b._replace(rows=2)}, "was neither given nor written"),
+        (3, {"b": gemm.b}, "moves a block, and has a second operand or adds"),
+        (3, {"out": scatter.out._replace(buffer="own", cols=2)}, "overwrites own@1[0:2, 0:2], an input"),
+    ):
+        assert said in caught(with_task(program, index, **changes)), said
+    monkeypatch.setattr("c3lib.ficco.check.home", lambda problem, src, dst, staged: ("send", 0))
+    assert caught(build("serial", odd_problem("all-to-all"), 0)) == (
+        "serial of all-to-all -> 13x5x7 on 3 ranks, rank 0: rows for rank 1 at send@0[0:5, 0:7] overlap other inputs"
+    )
+
+
+def test_columns_of_one_row_have_to_be_of_one_row():
+    """A fetched in two halves of its columns, the second of them from another row; and a product multiplied again."""
+    whole = build("serial", Problem.all_gather(4, 6, 6, 2), 0)
+    copy, gemm = whole.tasks
+
+    def halves(row: int) -> Program:
+        left = copy._replace(a=copy.a._replace(rows=1, cols=3), out=copy.out._replace(rows=1, cols=3))
+        right = copy._replace(a=copy.a._replace(row=row, rows=1, col=3, cols=3), out=left.out._replace(col=3))
+        one = copy._replace(a=copy.a._replace(row=3, rows=1), out=copy.out._replace(row=3, rows=1))
+        return replace(whole, tasks=(left, right, one, gemm._replace(after=(0, 1, 2))))
+
+    assert caught(halves(copy.a.row)) == ""
+    assert "task 3 (gemm to c@0[0:4, 0:6]) reads a@0[2:3, 3:6], which is no part of the rows beside it" in caught(
+        halves(3)
+    )
+    again = gemm._replace(a=gemm.out, out=gemm.out, after=(1,))
+    assert "reads c@0[0:2, 0:6], which is no part of the rows" in caught(replace(whole, tasks=(copy, gemm, again)))
 
 
 def test_slices_of_k_are_added_once():
