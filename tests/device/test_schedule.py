@@ -59,7 +59,7 @@ def test_times_are_in_order_and_lanes_overlap(cuda, gate, name):
     assert list(steps) == sorted(steps)
     assert 0 <= times.transfer_start_s < steps[0] <= steps[-1] <= times.transfer_end_s
     gbs = LARGE.received_nbytes() / (times.transfer_end_s - times.transfer_start_s) / 1e9
-    assert 10 < gbs < 64  # what a host link carries
+    assert 1 < gbs < 64  # a host link carries no more; slices of columns move in short rows
     if name == "serial":
         assert times.gemm_start_s >= times.transfer_end_s - 1e-5
     else:
