@@ -13,7 +13,7 @@ Every schedule is a chain of exchanges and a chain of kernels (:func:`pipeline`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -72,8 +72,8 @@ class Case:
     def gemms(self, cuts: int, peers: int = 0) -> Kernel:
         """A GEMM for what each peer gives in one of so many cuts."""
         if min(self.far) == self.most:
-            return together([self.gemm(self.most / cuts, peers)] * self.peers)
-        return together([self.gemm(rows / cuts, peers) for rows in self.far])
+            return self.gemm(self.most / cuts, peers).times(self.peers)
+        return together(*(self.gemm(rows / cuts, peers) for rows in self.far))
 
     def slice(self, adds: bool) -> Kernel:
         """A GEMM of all rows and a slice of K beside an exchange."""
@@ -110,7 +110,7 @@ def shard_p2p(case: Case) -> Cost:
     """A shard from one peer at a time: few starts, large GEMMs, one link of a mesh."""
     here = case.machine
     fetch_s = case.single_rows / case.peers * case.k * here.size / here.rate(1, here.copying_cus)
-    step, last_s = case.gemms(1, 1).over(case.peers), case.gemm(case.far[-1], 1).alone_s
+    step, last_s = case.gemms(1, 1).times(1 / case.peers), case.gemm(case.far[-1], 1).alone_s
     chains = case.own(), step, case.peers, fetch_s, here.start_s(1), here.launch_s
     return pipeline("shard_p2p", *chains, last_s)
 
@@ -119,15 +119,14 @@ def uniform_fused_1d(case: Case) -> Cost:
     """The first exchange exposed; own pieces gathered and the result scattered."""
     rows = case.m / case.steps
     parts = case.gemm(rows), case.moved(case.own_rows / case.steps * case.k), case.moved(rows * case.n)
-    return case.exchanged("uniform_fused_1d", NOTHING, together(parts), case.steps)
+    return case.exchanged("uniform_fused_1d", NOTHING, together(*parts), case.steps)
 
 
 def hetero_fused_1d(case: Case) -> Cost:
     """The first exchange under the own shard's GEMM; steps of peers' pieces, their results scattered."""
     rows = case.far_rows / case.steps
-    return case.exchanged(
-        "hetero_fused_1d", case.own(), together((case.gemm(rows), case.moved(rows * case.n))), case.steps
-    )
+    step = together(case.gemm(rows), case.moved(rows * case.n))
+    return case.exchanged("hetero_fused_1d", case.own(), step, case.steps)
 
 
 def hetero_unfused_1d(case: Case) -> Cost:
@@ -137,8 +136,9 @@ def hetero_unfused_1d(case: Case) -> Cost:
 
 def uniform_fused_2d(case: Case) -> Cost:
     """The first exchange exposed; all rows in every GEMM, all but the first added to the result."""
-    slices, first, added = case.slices, case.slice(False), case.slice(True)
-    step = together((first, *[added] * (slices - 1))).over(slices)
+    slices, first = case.slices, case.slice(False)
+    added = case.slice(True) if slices > 1 else first
+    step = together(first, added.times(slices - 1)).times(1 / slices)
     return case.exchanged("uniform_fused_2d", NOTHING, step, slices, added.alone_s)
 
 
@@ -150,11 +150,14 @@ RULES: Mapping[str, Callable[[Case], Cost]] = MappingProxyType(
 )
 
 
-def together(parts: Sequence[Kernel]) -> Kernel:
+def together(*parts: Kernel) -> Kernel:
     """Kernels that run one after another."""
-    beside_s = sum(part.beside_s for part in parts)
-    slowed = sum(part.slowed * part.beside_s for part in parts) / beside_s
-    return Kernel(sum(part.alone_s for part in parts), beside_s, slowed)
+    alone_s = beside_s = slowed_s = 0.0
+    for part in parts:
+        alone_s += part.alone_s
+        beside_s += part.beside_s
+        slowed_s += part.slowed * part.beside_s
+    return Kernel(alone_s, beside_s, slowed_s / beside_s)
 
 
 def pipeline(

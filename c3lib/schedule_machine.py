@@ -32,9 +32,9 @@ class Kernel(NamedTuple):
     beside_s: float
     slowed: float
 
-    def over(self, steps: int) -> Kernel:
-        """One of so many equal steps."""
-        return Kernel(self.alone_s / steps, self.beside_s / steps, self.slowed)
+    def times(self, count: float) -> Kernel:
+        """So many of it, one after another; a fraction: one of several equal parts."""
+        return Kernel(self.alone_s * count, self.beside_s * count, self.slowed)
 
 
 NOTHING = Kernel(0.0, 0.0, 1.0)
@@ -63,7 +63,8 @@ class Machine:
         self.copy_queueing = sharing.copy_queueing or sharing.memory_queueing
         flood = self.copying_cus / sharing.flood_cus if self.by_cu and sharing.flood_cus else 0.0
         self.flooded = max(1.0, flood) ** 2  # times longer beside more copying CUs than the link drains
-        self._waves: dict[tuple[float, float, int], tuple[float, float]] = {}
+        self._tiles: dict[tuple[float, int], tuple[float, float]] = {}
+        self._paths: dict[int, float] = {}
 
     def rate(self, peers: int, copying_cus: int) -> float:
         """Bytes a second into this rank from so many peers at once: on a mesh a link a peer, else all by one port."""
@@ -91,9 +92,10 @@ class Machine:
         columns of a square of tiles.
         """
         gpu = self.gpu
-        compute_s, read = self._compute(m, n, k, cus)
+        column_s, read = self._tiled(m, n, cus)
+        compute_s = column_s * k
         if cus < gpu.cus:
-            read = self._compute(m, n, k, gpu.cus)[1]
+            read = self._tiled(m, n, gpu.cus)[1]
         again = self.size * m * n if adds else 0
         if adds:
             compute_s *= 1 + self.size * self.cu_flops * gpu.cus / (self.hbm_bytes_s * k)
@@ -102,13 +104,16 @@ class Machine:
         nbytes += again
         return Work(max(compute_s, nbytes / self._memory[cus]), nbytes, beyond)
 
-    def _compute(self, m: float, n: int, k: float, cus: int) -> tuple[float, float]:
-        """Seconds of the matrix work with the fastest tile, and how many rows and columns its tiles read."""
-        found = self._waves.get((m, k, cus))
+    def _tiled(self, m: float, n: int, cus: int) -> tuple[float, float]:
+        """Seconds of the matrix work for one column of A, with the fastest tile; rows and columns that its tiles read.
+
+        A machine serves one problem, so ``n`` is always the same.
+        """
+        found = self._tiles.get((m, cus))
         if found:
             return found
-        dies, all_cus, gain = self.gpu.dies, self.gpu.cus, self.gpu.clock_gain
-        of_a_die, element_s = cus // dies, 2 * k / self.cu_flops
+        dies, all_cus, gain, element_s = self.gpu.dies, self.gpu.cus, self.gpu.clock_gain, 2 / self.cu_flops
+        of_a_die = cus // dies
         perfect_s = m * n * element_s / (of_a_die * dies * (1 + gain * (1 - of_a_die * dies / all_cus)))
         best_s, read = inf, 0.0
         for efficiency, rows, columns in _TILES:
@@ -122,7 +127,7 @@ class Machine:
                 seconds /= 1 + gain * max(0.0, 1 - die_tiles * dies / (waves * all_cus))
             if seconds < best_s:
                 best_s, read = seconds, tiles * (rows + columns)
-        self._waves[m, k, cus] = best_s, read
+        self._tiles[m, cus] = best_s, read
         return best_s, read
 
     def moves(self, nbytes: float, cus: int) -> Work:
@@ -135,7 +140,7 @@ class Machine:
         A kernel waits longer for its loads the more of the memory's bandwidth the exchange uses, and CU-driven copies
         likewise; DMA engines wait for nothing. What one leaves of the memory, the other has, at least half.
         """
-        path = share = BYTES_PER_LINK_BYTE * self.rate(peers, self.copying_cus) / self.hbm_bytes_s
+        path = share = self._path(peers)
         if self.by_cu:
             kernel_share = work.beyond_l2_bytes / (work.alone_s * (1 + self.queueing * path) * self.hbm_bytes_s)
             copies = BYTES_PER_LINK_BYTE * self.copying_cus * self.cu_bytes_s / self.hbm_bytes_s
@@ -143,3 +148,10 @@ class Machine:
         slower_s = work.alone_s * (1 + self.queueing * share) * self.flooded
         left = max(0.5, 1 - share) * self.hbm_bytes_s
         return Kernel(work.alone_s, max(slower_s, work.nbytes / left), share / path)
+
+    def _path(self, peers: int) -> float:
+        """Share of the memory's bandwidth that an exchange with so many peers takes at the most."""
+        if peers not in self._paths:
+            rate = self.rate(peers, self.copying_cus)
+            self._paths[peers] = BYTES_PER_LINK_BYTE * rate / self.hbm_bytes_s
+        return self._paths[peers]
