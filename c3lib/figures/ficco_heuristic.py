@@ -12,12 +12,13 @@ from matplotlib.patches import Rectangle
 from c3lib.ficco import SCHEDULES
 from c3lib.ficco.sets import PAPER_SET, load_problems, random_problems
 from c3lib.figures import style
+from c3lib.figures.ficco_measured import passes_on
 from c3lib.figures.ficco_speedups import NAMES
 from c3lib.figures.measured import percent
 from c3lib.figures.reported import elsewhere, reported
 from c3lib.hardware import load_node
 from c3lib.model.pieces import TRANSPORTS
-from c3lib.schedule_score import misjudged, score, summary
+from c3lib.schedule_score import misjudged, score, score_measured, summary
 
 POLICY = {
     "rule": "the heuristic",
@@ -28,7 +29,7 @@ POLICY = {
 """What is scored, against exhaustive search; ``single`` is the one that was best over these problems, in hindsight."""
 
 COLOUR = {"rule": "#0072B2", "by_shape": "#009E73", "single": "#B8860B", "serial": "#8A8A8A"}
-SPREADS, DRAWS = (0.0, 0.1, 0.2, 0.4), 4
+SPREADS, DRAWS = (0.0, 0.1, 0.2, 0.4), 3
 """Spreads of constants, and nodes drawn for each."""
 
 
@@ -149,6 +150,33 @@ def finding(rows: pd.DataFrame) -> style.Finding:
     return style.Finding(f"({rows['evidence'].iloc[0]}) " + ".  \n".join(parts) + "." + elsewhere(rows["node"].iloc[0]))
 
 
+@passes_on
+def finding_measured(rows: pd.DataFrame) -> style.Finding:
+    """The heuristic against measured times: right, near, lost, and where the intervals leave it open.
+
+    ``rows``: table ``ficco`` as :func:`c3lib.figures.ficco_measured.read` gives it.
+    """
+    style.shown(rows)
+    scored = score_measured(load_node(rows["node"].iloc[0]), rows[rows["lanes"] == "both"])
+    table = summary(scored).set_index(["transport", "policy"])
+    parts = []
+    for transport, part in _order(scored):
+        rule, mine = table.loc[(transport, "rule")], part[part["policy"] == "rule"]
+        wrong = mine[~mine["right"]]
+        text = (
+            f"**{NAMES[transport]}: right on {int(mine['right'].sum())} of {len(mine)}** problems, within 1 % of the "
+            f"fastest on {int(mine['near'].sum())}; speedup over serial {rule['speedup']:.2f}x, of exhaustive search "
+            f"{table.loc[(transport, 'exhaustive'), 'speedup']:.2f}x, of always "
+            f"{part.loc[part['policy'] == 'single', 'chosen'].iloc[0]} "
+            f"{table.loc[(transport, 'single'), 'speedup']:.2f}x"
+        )
+        for row in wrong.sort_values("loss", ascending=False).itertuples():
+            doubt = ", intervals overlap" if row.undecided else ""
+            text += f"; {row.problem}: {row.chosen} for {row.best}, {percent(row.loss, 1, '')} lost{doubt}"
+        parts.append(text)
+    return style.Finding("(measured) " + ".  \n".join(parts) + ".")
+
+
 def misses(rows: pd.DataFrame, count: int = 10) -> pd.DataFrame:
     """The ``count`` choices of the heuristic that lose most."""
     style.shown(rows)
@@ -156,7 +184,7 @@ def misses(rows: pd.DataFrame, count: int = 10) -> pd.DataFrame:
     return wrong[["node", "evidence", "transport", "problem", "m", "n", "k", "chosen", "best", "loss"]]
 
 
-def unsure_rows(node: str, count: int = 40, seed: int = 1, transport: str = "dma") -> pd.DataFrame:
+def unsure_rows(node: str, count: int = 30, seed: int = 1, transport: str = "dma") -> pd.DataFrame:
     """Share right and loss of each policy where the node is not as its file says: constants off by up to a spread.
 
     The rule decides by the file's constants, the model simulates :data:`DRAWS` nodes as they might be. One row a spread

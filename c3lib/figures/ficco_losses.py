@@ -9,8 +9,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from c3lib.ficco.sets import PAPER_SET, load_problems
 from c3lib.figures import style
 from c3lib.figures.measured import percent
+from c3lib.hardware import load_node
+from c3lib.model.losses import loss_rows
 
 AXES = {"m": "along M (rows)", "n": "along N (columns)", "k": "along K (results added)"}
 WAYS = (("#0072B2", "o"), ("#D55E00", "^"))
@@ -20,6 +23,12 @@ TRANSPORT = {"dma": ("DMA engines", style.STRATEGY["conccl_rp"], "s"), "cu": ("C
 OPERATION = {"gemm": "the GEMM beside the exchange", "exchange": "the exchange beside the GEMM"}
 NOTHING = 0.005
 """Losses below this are told as none."""
+
+
+def rows(node: str, problem_set: str = PAPER_SET) -> pd.DataFrame:
+    """Every modelled loss of a set of problems on a node."""
+    machine = load_node(node)
+    return loss_rows(machine, load_problems(problem_set, machine.ranks))
 
 
 def decomposed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -33,7 +42,8 @@ def contended(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[beside & (rows["ways"] == rows["ranks"])]
 
 
-def _rows_of_axis(axis: Any, order: Sequence[str]) -> None:
+def row_axis(axis: Any, order: Sequence[str]) -> None:
+    """A y axis of names, the first on top, with a faint line each."""
     axis.set_yticks(range(len(order)), order[::-1], fontsize=8)
     axis.set_ylim(-0.6, len(order) - 0.4)
     axis.hlines(range(len(order)), 0, 1, color=style.FAINT, lw=0.6, zorder=0, transform=axis.get_yaxis_transform())
@@ -54,15 +64,15 @@ def decomposition(rows: pd.DataFrame) -> Figure:
             axis.plot(x, y, color=colour, label=f"{count} pieces", **{**style.MODELLED, "marker": marker})
         axis.axvline(1, color="#444444", lw=0.9)
         axis.set_title(title)
-        _rows_of_axis(axis, order)
-    _factor_axis(axes[0], 1 + part["value"])
+        row_axis(axis, order)
+    factor_axis(axes[0], 1 + part["value"])
     axes[1].set_xlabel("time of all pieces over that of the whole GEMM, each alone")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, handletextpad=0.1)
     style.stamp(figure, evidence, style.node_of(rows), f"{len(order)} GEMMs of a rank", "shapes as transcribed")
     return figure
 
 
-def _factor_axis(axis: Any, values: pd.Series) -> None:
+def factor_axis(axis: Any, values: pd.Series) -> None:
     """A logarithmic x axis of factors from 1 on."""
     top = max(1.6, values.max() * 1.12)
     axis.set_xscale("log")
@@ -90,7 +100,7 @@ def contention(rows: pd.DataFrame) -> Figure:
         axis.set_xlim(min(0.98, own.min() - 0.02), max(1.1, own.max() + 0.04 * np.ptp(own) + 0.02))
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}x")
         axis.set(title=title, xlabel="time beside the other over that alone")
-        _rows_of_axis(axis, order)
+        row_axis(axis, order)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, handletextpad=0.1)
     ways = int(part["ways"].iloc[0])
     note = f"a piece of {ways} along M; CUs that the exchange holds are part of it"

@@ -8,7 +8,10 @@ from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from c3lib.ficco import FINER, SCHEDULES
+from c3lib.ficco.sets import PAPER_SET, load_problems
 from c3lib.figures import style
+from c3lib.finer import schedule_rows
+from c3lib.hardware import load_node
 
 TRANSPORT = {"dma": "pieces by DMA engines", "cu": "pieces by CUs"}
 NAMES = {"dma": "DMA", "cu": "CU-driven"}
@@ -23,6 +26,12 @@ LOSS_OR_GAIN = LinearSegmentedColormap.from_list(
 
 WORST, BEST = 0.4, 1.8
 """Speedups at which the colours end."""
+
+
+def rows(node: str, problem_set: str = PAPER_SET) -> pd.DataFrame:
+    """A set of problems on a node, by the model, under every schedule and transport."""
+    machine = load_node(node)
+    return schedule_rows(machine, load_problems(problem_set, machine.ranks))
 
 
 def best(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,228 @@
+"""Finer-grain schedules as one GPU ran them: speedup over serial beside the ideal and the model, and the model's error.
+
+Where nothing was measured, functions here give a sentence that says what to run, and pass one on that they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from c3lib.ficco import FINER
+from c3lib.figures import style
+from c3lib.figures.ficco_speedups import BASELINE, COMPARED, SHARD_LEVEL
+from c3lib.figures.measured import percent
+from c3lib.files import names_in
+from c3lib.finer_measured import best, reduced
+from c3lib.hardware import load_node
+from c3lib.measured import FOLDER, TRANSPORTS, read_measured
+from c3lib.schedule_score import TRANSPORT_OF
+from c3lib.workload import format_size
+
+LARGE = 8 * 2**20
+"""Pieces of at least so many bytes should reach :data:`NEAR_IDEAL` of the ideal speedup under the best schedule (the
+project's target)."""
+
+NEAR_IDEAL = 0.9
+ERROR = 0.1
+"""The model's mean error over these runs should be at most this (the project's target)."""
+
+HOLLOW: dict[str, Any] = {"marker": "s", "ls": "none", "mfc": "white", "mew": 1.0, "ms": 6}
+
+
+def passes_on(function: Callable) -> Callable:
+    """Decorates a function of a table, so that it returns the sentence that stands for a table that there is not."""
+
+    @wraps(function)
+    def passed(rows: Any, *args: Any, **more: Any) -> Any:
+        return rows if isinstance(rows, style.Finding) else function(rows, *args, **more)
+
+    return passed
+
+
+def read(machine: str, experiment: str, folder: Path = FOLDER) -> pd.DataFrame | style.Finding:
+    """A measured table, or the sentence that says how to measure it."""
+    if experiment in names_in(folder / machine, ".csv"):
+        return read_measured(machine, experiment, folder)[0]
+    load_node(machine)  # a wrong name is said
+    return style.Finding(
+        f"Nothing of this was measured on {machine} yet. `c3 measure --node {machine} --experiment {experiment}` does "
+        "it there, and this notebook then shows it."
+    )
+
+
+@passes_on
+def publish(rows: pd.DataFrame, name: str, out: Path | str, draw: Callable[..., Figure] | None = None) -> Any:
+    """Save a figure of a table, by default :func:`speedups`; the sentence where there is none."""
+    return style.save((draw or speedups)(rows), name, out)
+
+
+def table(machine: str, folder: Path = FOLDER) -> pd.DataFrame | style.Finding:
+    """Table ``ficco`` of a machine, reduced (:func:`c3lib.finer_measured.reduced`), or what to run to have one."""
+    rows = read(machine, "ficco", folder)
+    return rows if isinstance(rows, style.Finding) else reduced(rows)
+
+
+def _panels(rows: pd.DataFrame) -> list[str]:
+    return [name for name in TRANSPORT_OF if name in rows["transport"].values]
+
+
+@style.styled
+def speedups(rows: pd.DataFrame) -> Figure:
+    """Speedup of every problem under every schedule, measured with its interval and modelled, beside the ideal."""
+    evidence = style.shown(rows)
+    about = rows.drop_duplicates("problem").sort_values(["piece_bytes", "ideal"], ascending=False, kind="stable")
+    order, panels = list(about["problem"]), _panels(rows)
+    height = 1.4 + 0.42 * len(order)
+    figure, axes = style.canvas(1, len(panels), sharex=True, sharey=True, height_in=height, squeeze=False)
+    offsets = dict(zip(COMPARED, np.linspace(0.32, -0.32, len(COMPARED)), strict=True))
+    for axis, transport in zip(axes[0], panels, strict=True):
+        for place, name in enumerate(reversed(order)):
+            part = rows[(rows["problem"] == name) & (rows["transport"] == transport)]
+            for row in part[part["schedule"].isin(COMPARED)].itertuples():
+                y, colour = place + offsets[row.schedule], style.SCHEDULE[row.schedule]
+                axis.plot([row.low, row.high], [y, y], color=colour, lw=1.6)
+                axis.plot([row.model_speedup], [y], mec=colour, zorder=1, **HOLLOW)
+                marker = style.SCHEDULE_MARKER[row.schedule]
+                axis.plot([row.speedup], [y], color=colour, **{**style.MODELLED, "marker": marker, "ms": 4.5})
+            if len(part):
+                axis.plot([part["ideal"].iloc[0]] * 2, [place - 0.4, place + 0.4], color="#444444", lw=1.6)
+            axis.axhline(place - 0.5, color=style.FAINT, lw=0.6, zorder=0)
+        axis.axvspan(0, 1, color=style.FAINT, alpha=0.45, lw=0, zorder=0)
+        axis.set_title(TRANSPORTS[transport])
+        axis.set_xlabel("speedup over serial")
+    sizes = about.set_index("problem")["piece_bytes"]
+    labels = [f"{name}\n{format_size(int(sizes[name]))} pieces" for name in order]
+    axes[0, 0].set_yticks(range(len(order)), labels[::-1], fontsize=7.5)
+    low = min(0.9, rows[["low", "model_speedup"]].min().min())
+    high = rows[["high", "model_speedup", "ideal"]].max().max()
+    axes[0, 0].set(xlim=(low - 0.04, high + 0.06), ylim=(-0.6, len(order) - 0.4))
+    for name in COMPARED:
+        look = {**style.MODELLED, "marker": style.SCHEDULE_MARKER[name]}
+        axes[0, 0].plot([], [], color=style.SCHEDULE[name], label=name, **look)
+    axes[0, 0].plot([], [], mec=style.GREY, label="modelled", **HOLLOW)
+    axes[0, 0].plot([], [], ls="none", marker="|", ms=9, mew=1.6, color="#444444", label="ideal")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=4, handletextpad=0.1)
+    n = f"{len(order)} problems, {rows['repetitions'].max()} repetitions"
+    style.stamp(figure, f"{evidence} beside modelled (from constants)", rows["node"].iloc[0], n, "")
+    return figure
+
+
+@passes_on
+def finding(rows: pd.DataFrame) -> style.Finding:
+    """Best speedups by transport, the target, where overlap loses, and copy engine against SM kernel."""
+    style.shown(rows)
+    parts = []
+    for transport in _panels(rows):
+        part = rows[rows["transport"] == transport]
+        winner = best(part).set_index("problem")
+        top = winner.loc[winner["speedup"].idxmax()]
+        large = winner[winner["piece_bytes"] >= LARGE]
+        text = (
+            f"**{TRANSPORTS[transport]}: up to {top['speedup']:.2f}x** over serial [{top['low']:.2f}, "
+            f"{top['high']:.2f}] ({winner['speedup'].idxmax()}, {top['schedule']}; ideal {top['ideal']:.2f}x, without "
+            f"losses {top['loss_free']:.2f}x)"
+        )
+        if len(large):
+            reached, lacks = large[large["of_ideal"] >= NEAR_IDEAL], large.index[large["of_ideal"] < NEAR_IDEAL]
+            text += (
+                f". Of {len(large)} problems with pieces of at least {format_size(LARGE)} the best finer-grain "
+                f"schedule reaches {NEAR_IDEAL:g} of the ideal speedup on {len(reached)} (median "
+                f"{large['of_ideal'].median():.2f} of it; by (S - 1) / (I - 1) "
+                f"{large['fraction_of_ideal'].median():.2f})"
+            )
+            text += f"; **not on {', '.join(lacks)}**" if len(lacks) else ""
+        parts.append(text + _losing(part, winner))
+    return style.Finding("(measured) " + ".  \n".join([*parts, *_versus(rows)]) + ".")
+
+
+def _losing(part: pd.DataFrame, winner: pd.DataFrame) -> str:
+    """A sentence on where finer-grain overlap loses, to serial and to shard level; intervals decide."""
+    text = ""
+    lost = winner.index[winner["high"] < 1]
+    if len(lost):
+        text += f". **No finer-grain schedule beats serial on {', '.join(lost)}**"
+    shard = part[part["schedule"] == SHARD_LEVEL].set_index("problem").reindex(winner.index)
+    behind = winner.index[winner["high"] < shard["low"]]
+    if len(behind):
+        text += f". Shard level beats them all on {', '.join(behind)}"
+    gains = winner[winner["low"] > 1].sort_values("piece_bytes")
+    if len(gains) and winner["piece_bytes"].nunique() > 1:
+        text += f". Smallest piece that paid: {format_size(int(gains['piece_bytes'].iloc[0]))}"
+    every = part[part["schedule"].isin(FINER)]
+    worst = every.loc[every["speedup"].idxmin()]
+    return text + f". Worst choice: {worst['schedule']} on {worst['problem']}, {worst['speedup']:.2f}x"
+
+
+def _versus(rows: pd.DataFrame) -> list[str]:
+    if len(_panels(rows)) < 2:
+        return []
+    times = rows[rows["schedule"].isin(COMPARED)].pivot(
+        index=["problem", "schedule"], columns="transport", values="time_s"
+    )
+    ratio = (times["sm_kernel"] / times["copy_engine"]).dropna()
+    return [
+        f"The SM kernel takes {ratio.median():.3f} times as long as the copy engine in the median over problems and "
+        f"schedules, {ratio.min():.2f} to {ratio.max():.2f}; the copy engine is faster on {(ratio > 1).mean():.0%}"
+    ]
+
+
+@style.styled
+def errors(rows: pd.DataFrame) -> Figure:
+    """Modelled over measured time of every problem, by schedule and transport; the band is the project's target."""
+    evidence = style.shown(rows)
+    panels, names = _panels(rows), [BASELINE, *COMPARED]
+    figure, axes = style.canvas(1, len(panels), sharey=True, height_in=3.6, squeeze=False)
+    for axis, transport in zip(axes[0], panels, strict=True):
+        axis.axhspan(1 - ERROR, 1 + ERROR, color=style.FAINT, lw=0, zorder=0)
+        axis.axhline(1, color="#444444", lw=0.9, zorder=1)
+        part = rows[rows["transport"] == transport]
+        for place, name in enumerate(names):
+            own = part[part["schedule"] == name].sort_values("piece_bytes")
+            ratio = own["model_time_s"] / own["time_s"]
+            x = place + np.linspace(-0.3, 0.3, len(own))
+            small = own["piece_bytes"] < LARGE
+            look = {"color": style.SCHEDULE[name], **style.MODELLED, "ms": 4.5}
+            axis.plot(x[~small], ratio[~small], **look)
+            axis.plot(x[small], ratio[small], **{**look, "marker": "x", "mew": 1.4})
+            text = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "top", "fontsize": 8}
+            axis.text(place, 1.0, f"{(ratio - 1).abs().mean():.0%}", color=style.SCHEDULE[name], **text)
+        axis.set_xticks(range(len(names)), names, rotation=38, ha="right", rotation_mode="anchor", fontsize=8)
+        for label in axis.get_xticklabels():
+            label.set(color=style.SCHEDULE[label.get_text()], weight="bold")
+        mean = (part["model_time_s"] / part["time_s"] - 1).abs().mean()
+        axis.set_title(f"{TRANSPORTS[transport]}: {mean:.1%} off")
+    ratio = rows["model_time_s"] / rows["time_s"]
+    axes[0, 0].set(ylabel="modelled / measured time", ylim=(min(0.8, ratio.min()) - 0.03, max(1.2, ratio.max()) + 0.06))
+    n = f"{len(rows)} cases"
+    note = f"band: ±{ERROR:.0%}; x: pieces below {format_size(LARGE)}; above: mean error"
+    style.stamp(figure, f"modelled against {evidence}", rows["node"].iloc[0], n, note)
+    return figure
+
+
+@passes_on
+def finding_errors(rows: pd.DataFrame) -> style.Finding:
+    """Mean error of the model from constants, the target, where it is worst, and its choice of the best."""
+    style.shown(rows)
+    error = rows["model_time_s"] / rows["time_s"] - 1
+    large, worst = error[rows["piece_bytes"] >= LARGE], rows.loc[error.abs().idxmax()]
+    mean = error.abs().mean()
+    text = (
+        f"(modelled against measured) From constants alone the model misses {len(rows)} measured times by "
+        f"**{mean:.1%}** on average, {percent(error.mean(), 1)} on balance"
+    )
+    text += f"; {large.abs().mean():.1%} where pieces have at least {format_size(LARGE)}" if len(large) else ""
+    text += f". Aimed at: at most {ERROR:.0%}, {'met' if mean <= ERROR else '**missed**'}. "
+    by = error.abs().groupby([rows["transport"], rows["schedule"]]).mean()
+    text += (
+        f"Worst of the schedules: {by.idxmax()[1]} by {TRANSPORTS[by.idxmax()[0]]} ({by.max():.1%}); worst case: "
+        f"{worst['schedule']} on {worst['problem']} by {TRANSPORTS[worst['transport']]}, "
+        f"{percent(error[worst.name], 0)}."
+    )
+    return style.Finding(text)
