@@ -88,8 +88,8 @@ def gemm_batch(m: ArrayLike, n: ArrayLike, k: ArrayLike, element_bytes: ArrayLik
     wave_time_s = 2 * _ROWS * _COLUMNS * k / rate
     waves, times = _tile_times_s(die_tiles, wave_time_s, gpu.cus, node)
     # Equally fast tiles: the first, whatever rounding says, or a changed clock could change the tile.
-    best = (times <= times.min(axis=0) * (1 + 1e-9)).argmax(axis=0)[None]
-    pick = lambda table: np.take_along_axis(table, best, 0)[0]  # noqa: E731
+    best = (times <= times.min(axis=0) * (1 + 1e-9)).argmax(axis=0)
+    pick = lambda table: table[best, np.arange(best.size)]  # noqa: E731
     nbytes = size * (m * k + k * n + m * n)
     reads = size * k * pick(tiles * (_ROWS + _COLUMNS))
     return GemmBatch(

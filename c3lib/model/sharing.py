@@ -14,6 +14,8 @@ def waterfill(demand: NDArray, capacity: float) -> NDArray:
     Small demands are met in full and the rest is split evenly among the others: what a memory system does whose queues
     are served in turn. The grants sum to ``min(capacity, total demand)`` and none exceeds its demand.
     """
+    if len(demand) == 2:  # in closed form, as this is most of what the model shares
+        return np.minimum(demand, np.maximum(capacity / 2, capacity - demand[::-1]))
     order = np.argsort(demand, axis=0)
     ranked = np.take_along_axis(demand, order, 0)
     tasks = len(demand)
@@ -63,8 +65,11 @@ def queued_rates(
         coefficients: how much each task waits for its loads (DMA engines: 0), numbers or arrays of the shape ``...``.
         capacity: memory bandwidth, B/s.
 
-    The rates are the fixed point, found by iteration (each pass shrinks the error several times).
+    The rates are the fixed point: of two tasks in closed form, of more by iteration (each pass shrinks the error
+    several times).
     """
+    if len(by_units) == 2:
+        return _two_queued_rates(by_units, by_path, traffic, coefficients, capacity)
     rate = np.minimum(by_units, by_path)
     load_factor = np.stack(np.broadcast_arrays(*(np.asarray(waits) / capacity for waits in coefficients)))
     load_factor = load_factor.reshape(load_factor.shape + (1,) * (rate.ndim - load_factor.ndim))
@@ -80,3 +85,23 @@ def queued_rates(
         if done.all():
             break
     return rate
+
+
+def _two_queued_rates(
+    by_units: NDArray, by_path: NDArray, traffic: NDArray, coefficients: Sequence[ArrayLike], capacity: float
+) -> NDArray:
+    """:func:`queued_rates` of two tasks.
+
+    Without paths, with ``u`` by units, ``a`` what a unit of the other's rate adds to the first's latency and ``b`` what
+    one of the first's adds to the other's, the first rate solves ``b x^2 + (1 + a u_other - b u) x - u = 0``, whose
+    roots have opposite signs. Each rate falls as the other grows, so a path that is below that solution binds.
+    """
+    first, other = by_units
+    a, b = (np.asarray(waits) / capacity * load for waits, load in zip(coefficients, traffic[::-1], strict=True))
+    linear = 1 + a * other - b * first
+    root = np.sqrt(linear * linear + 4 * b * first)
+    with np.errstate(divide="ignore", invalid="ignore"):  # the form that does not subtract two equal numbers
+        free = np.where(linear >= 0, 2 * first / (linear + root), (root - linear) / (2 * b))
+    rate = np.minimum(free, by_path[0])
+    second = np.minimum(other / (1 + b * rate), by_path[1])
+    return np.stack(np.broadcast_arrays(np.minimum(first / (1 + a * second), by_path[0]), second))
