@@ -287,6 +287,15 @@ def test_peer_copies_are_communication_and_host_copies_have_their_own_table(trac
     assert HOST in re.sub(r"\s+", " ", text)
 
 
+def test_a_copy_from_one_gpu_to_another_is_a_peer_copy_whatever_its_name(trace):
+    name = "Memcpy DtoD (Device -> Device)"
+    found = trace(
+        copy(name, 0, 10, fromDevice=0, inDevice=0, toDevice=1),
+        copy(name, 50, 10, fromDevice=0, inDevice=0, toDevice=0),
+    )
+    assert found.communication.time_s == us(10)
+
+
 def test_copies_that_a_collective_issued_are_the_collective(trace):
     """NCCL and RCCL by copy engines: copies linked to the operator of the collective."""
     found = trace(

@@ -122,7 +122,7 @@ def _hidden(hidden: Hidden) -> dict[str, float]:
 
 
 def _ms(time_s: float) -> str:
-    return f"{time_s * 1e3:.3f}"
+    return f"{round(time_s * 1e3, 3) + 0:.3f}"  # + 0: no "-0.000"
 
 
 def _alone(time_s: float) -> str:

@@ -184,18 +184,19 @@ class _Kept:
     def _kernel(self, category: str, event: dict[str, Any], told: dict[str, Any]) -> int:
         name, sent = event.get("name"), names.sent(told)
         name = name if isinstance(name, str) and len(name) <= LONGEST_NAME else name_of(name)
-        key = (category, name, sizes(told.get("grid")), sizes(told.get("block")), count(told.get("bytes")), sent)
+        grid, block, nbytes = sizes(told.get("grid")), sizes(told.get("block")), count(told.get("bytes"))
+        between = category == "memcpy" and count(told.get("fromDevice")) != count(told.get("toDevice"))
         shape = names.gemm_shape("aten::mm", told) if "Input Dims" in told else None
-        if (key, shape) not in self._seen:
-            kernel = Kernel(names.role(category, name), clean(name), *key[2:4], nbytes=key[4])
-            if kernel.role == names.COLLECTIVE:
-                kernel = replace(kernel, collective=names.kind(name))
-            self._chars += len(name)
+        key = (category, name, grid, block, nbytes, sent, between, shape)
+        if key not in self._seen:
+            self._chars += len(name) + 50  # and the rest of what tells one from another
             if self._chars > MOST_CHARACTERS:
                 raise Wrong(f"the names of different kernels take more than {MOST_CHARACTERS >> 20} MiB")
-            kernel = _told(_told(kernel, sent), shape)
-            self._seen[key, shape] = self._number(self.kernels, kernel, "kernels")
-        return self._seen[key, shape]
+            role = names.PEER_COPY if between else names.role(category, name)
+            kind = names.kind(name) if role == names.COLLECTIVE else ""
+            kernel = _told(_told(Kernel(role, clean(name), grid, block, kind, nbytes), sent), shape)
+            self._seen[key] = self._number(self.kernels, kernel, "kernels")
+        return self._seen[key]
 
     @staticmethod
     def _number(known: dict[Any, int], what: Any, called: str) -> int:
