@@ -198,23 +198,26 @@ def summary(scored: pd.DataFrame) -> pd.DataFrame:
 
 GUESSED = (
     "gpu.matrix_efficiency", "gpu.hbm_efficiency", "gpu.launch_us", "link.dma_gbs", "link.cu_gbs", "dma.copy_us",
-    "dma.command_us", "interference.memory_queueing",
+    "dma.command_us", "dma.engine_us", "all-gather.cu_gbs", "all-gather.latency_us", "all-to-all.cu_gbs",
+    "all-to-all.latency_us", "interference.memory_queueing", "interference.copy_queueing",
 )  # fmt: skip
-"""Constants of a node that a program may not know well: rates that are reached and costs of a start."""
+"""Constants of a node that a program may not know well: rates that are reached, costs of a start, interference."""
 
 
 def misjudged(node: Node, spread: float, seed: int) -> Node:
     """The node as it might really be: each constant of :data:`GUESSED` a random factor within ``1 +- spread`` off.
 
+    A link's rate one way is off by the factor of that both ways; no rate exceeds its peak.
+
     Raises:
-        C3Error: ``spread`` is not in 0 to 0.9, or a constant would become impossible.
+        C3Error: ``spread`` is not in 0 to 0.9.
     """
     if not 0 <= spread <= 0.9:
         raise C3Error(f"spread must lie in 0 to 0.9, not {spread}")
     rng = np.random.default_rng(seed)
-    off = {key: node.constants[key].value * rng.uniform(1 - spread, 1 + spread) for key in GUESSED}
-    for key in ("gpu.matrix_efficiency", "gpu.hbm_efficiency"):
-        off[key] = min(off[key], 1.0)
-    for key in ("link.dma_gbs", "link.cu_gbs"):
-        off[key] = min(off[key], node.link.peak_gbs)
-    return node.with_constants(off)
+    factors = {key: rng.uniform(1 - spread, 1 + spread) for key in GUESSED}
+    factors |= {f"link.{name}_one_way_gbs": factors[f"link.{name}_gbs"] for name in ("dma", "cu")}
+    most = {key: 1.0 for key in factors if key.endswith("_efficiency")}
+    most |= {key: node.link.peak_gbs for key in factors if key.startswith("link.")}
+    values = {key: node.constants[key].value * factor for key, factor in factors.items()}
+    return node.with_constants({key: min(value, most.get(key, value)) for key, value in values.items()})
