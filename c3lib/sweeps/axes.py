@@ -100,7 +100,7 @@ def axis(where: str, name: str, spec: Any, alone: bool) -> Axis:
         if name in WORDS or name == LABEL:
             raise C3Error(f"{where} must be a list of names, not a range")
         values = _range(where, name, spec)
-        return Axis(name, np.unique(values) if alone else values)
+        return Axis(name, values[np.append(True, values[1:] > values[:-1])] if alone else values)  # they ascend
     listed = spec if isinstance(spec, list | tuple) else [spec]
     found = [
         _word(where, name, item) if name in WORDS or name == LABEL else _number(where, name, item) for item in listed

@@ -163,7 +163,7 @@ def on_cluster(blocks: Iterable[Block], about: Mapping[str, str], client: Any, a
         yield from _stream(
             (client.submit(_numbered, block, dict(about), pure=False) for block in blocks),
             wait,
-            2 * max(1, sum(workers.values())),
+            max(16, 2 * sum(workers.values())),  # more workers may still come
         )
     except C3Error as error:
         message = str(error)

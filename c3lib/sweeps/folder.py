@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from c3lib import __version__
 from c3lib.errors import C3Error, unknown
 from c3lib.files import read_text, write_text
-from c3lib.results import provenance
 from c3lib.sweeps.grid import Grid
 from c3lib.sweeps.rows import EVIDENCE, arrow, model_id
 
@@ -52,20 +51,31 @@ def begin(folder: Path, grid: Grid) -> dict[str, Any]:
     if not (folder / MANIFEST).exists():
         if any(not path.name.startswith(".") for path in folder.iterdir()):
             raise C3Error(f"{folder}: is not empty and holds no sweep; name a new folder")
+        from c3lib.results import provenance  # brings pandas, which workers can do without
+
         given = json.dumps(grid.table, default=str)
         more = provenance(c3lib=__version__, grid=json.loads(given) if len(given) <= MOST_NBYTES // 4 else None)
         write_text(folder / MANIFEST, json.dumps({**about, **more}, indent=1) + "\n")
         return about
     there = read_manifest(folder)
     if there["grid_sha256"] != about["grid_sha256"]:
-        raise C3Error(f"{folder}: holds a sweep of another grid ({there['rows']:,} rows); name a new folder")
+        raise C3Error(
+            f"{folder}: holds a sweep of another grid ({there['rows']:,} rows); name a new one, or begin anew (fresh)"
+        )
     if any(there.get(key) != value for key, value in about.items()):
         commit = str(there.get("commit", "unknown"))[:12]
         raise C3Error(
             f"{folder}: was begun with another version of the model (commit {commit}), so going on would mix two; "
-            "name a new folder"
+            "name a new folder, or begin anew (fresh)"
         )
     return there
+
+
+def clear(folder: Path) -> None:
+    """Remove the sweep that the folder holds, if it holds one, and nothing else."""
+    if (folder / MANIFEST).exists():
+        for path in (*folder.glob("part-*.parquet"), folder / MANIFEST):  # the manifest last: till then it is a sweep's
+            path.unlink(missing_ok=True)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

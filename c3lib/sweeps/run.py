@@ -13,7 +13,7 @@ from typing import Any
 from c3lib.errors import C3Error
 from c3lib.files import held, write_bytes
 from c3lib.sweeps import crew
-from c3lib.sweeps.folder import ABOUT, begin, finished, part_path
+from c3lib.sweeps.folder import ABOUT, begin, clear, finished, part_path
 from c3lib.sweeps.grid import read_grid
 from c3lib.sweeps.rows import EVIDENCE, arrow
 from c3lib.workload import whole
@@ -41,6 +41,7 @@ def sweep(
     *,
     dask: str = "",
     workers: int | None = None,
+    fresh: bool = False,
     progress: bool = False,
 ) -> Done:
     """Predict every scenario of a grid under its strategies, into the Parquet files of the folder ``out``.
@@ -51,6 +52,7 @@ def sweep(
 
     Args:
         grid: a TOML file, or a mapping of the same form (docs/sweeps.md).
+        fresh: begin anew, whatever sweep the folder holds; its parts are removed.
         progress: a progress bar, on a terminal only.
 
     Raises:
@@ -65,6 +67,8 @@ def sweep(
     with ExitStack() as stack:
         client = stack.enter_context(crew.cluster(dask)) if dask else None
         stack.enter_context(held(folder, "sweep"))
+        if fresh:
+            clear(folder)
         about = begin(folder, points)
         there = finished(folder, about)
         todo = [number for number in range(points.parts) if number not in there]
