@@ -96,12 +96,14 @@ def split_table(node: Node) -> SplitTable:
 
 def roofline_s(scenario: Scenario, node: Node) -> tuple[float, float]:
     """Times of GEMM and collective in seconds at :data:`EFFICIENCY` of the peak rates."""
-    gemm, gpu = scenario.gemm, node.gpu
-    flops = gpu.matrix_peak_tflops * 1e12 * 2 / DTYPE_BYTES[gemm.dtype]
-    return (
-        max(gemm.flops / flops, gemm.nbytes / (gpu.hbm_peak_gbs * 1e9)) / EFFICIENCY,
-        float(link_time_s(scenario.collective.sent_bytes, scenario.collective.ranks, node)),
-    )
+    collective = scenario.collective
+    return gemm_roofline_s(scenario.gemm, node), float(link_time_s(collective.sent_bytes, collective.ranks, node))
+
+
+def gemm_roofline_s(gemm: Gemm, node: Node) -> float:
+    """Seconds of a GEMM at :data:`EFFICIENCY` of the peak rates."""
+    flops = node.gpu.matrix_peak_tflops * 1e12 * 2 / DTYPE_BYTES[gemm.dtype]
+    return max(gemm.flops / flops, gemm.nbytes / (node.gpu.hbm_peak_gbs * 1e9)) / EFFICIENCY
 
 
 def link_time_s(sent_bytes: ArrayLike, ranks: ArrayLike, node: Node) -> NDArray:

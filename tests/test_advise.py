@@ -53,7 +53,9 @@ def test_of_the_same_strategies_it_chooses_what_explain_calls_the_best(pair, nod
     explained = c3lib.explain(pair.gemm, pair.collective, node)
     assert advice.serial_s == pytest.approx(explained.serial_s)
     if advice.overlap:
-        assert (advice.strategy, advice.speedup) == (explained.best.strategy, pytest.approx(explained.best.speedup))
+        same = next(row for row in explained.outcomes if row.strategy == advice.strategy)
+        assert advice.speedup == pytest.approx(same.speedup)
+        assert same.time_s <= explained.best.time_s * (1 + 1e-8)  # of equals the simplest, whatever rounding says
     else:
         assert pair.collective.sent_bytes == 0 or explained.best.speedup < 1 + NOTHING + 1e-9
         assert advice.speedup == advice.speedup_low == advice.speedup_high == 1

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c3lib.advisor.margin import Margin, margin
-from c3lib.advisor.options import SIZES, Options, best, break_even, offered, options, total
+from c3lib.advisor.options import SIZES, Options, best, break_even, fastest, offered, options, total
 from c3lib.errors import C3Error
 from c3lib.explain import EVIDENCE, MATTERS, NOTHING
 from c3lib.hardware import Node, load_node
@@ -171,12 +171,12 @@ def advise_all(
     found = options(scenarios, there, names)
     chosen = best(found, member)[member]
     # Why not: what the fastest of them loses. So the reason of serial is told of a strategy too.
-    fastest = np.where(chosen < 0, total(found.time_s, member).argmin(axis=1)[member], chosen)
+    nearest = fastest(found, member)[member]
     sizes = np.array([scenario.collective.nbytes for scenario in scenarios], float)
     whole = total(sizes, member)[member]
     shares = np.divide(sizes, whole, out=np.ones_like(sizes), where=whole > 0)
     from_overlap, from_dma = (part[member] for part in break_even(scenarios, there, names, shares, member))
-    limits = _limits(scenarios, there, found, fastest)
+    limits = _limits(scenarios, there, found, nearest)
     of = margin(there)
     return [
         _advice(
@@ -184,7 +184,7 @@ def advise_all(
             there,
             found,
             row,
-            (int(chosen[row]), int(fastest[row])),
+            (int(chosen[row]), int(nearest[row])),
             of,
             limits[row],
             (int(from_overlap[row]) or None, int(from_dma[row]) or None),
@@ -203,20 +203,20 @@ def _advice(
     limits: list[str],
     sizes: tuple[int | None, int | None],
 ) -> Advice:
-    chosen, fastest = columns
+    chosen, nearest = columns
     name = SERIAL if chosen < 0 else found.strategies[chosen]
     gemm_s, collective_s = float(found.gemm_alone_s[row]), float(found.collective_alone_s[row])
     serial_s = gemm_s + collective_s
     time_s = serial_s if chosen < 0 else float(found.time_s[row, chosen])
     speedup = serial_s / time_s
     longer_s = max(gemm_s, collective_s)
-    lost = float(found.time_s[row, fastest]) - longer_s > NOTHING * longer_s
+    lost = float(found.time_s[row, nearest]) - longer_s > NOTHING * longer_s
     low, high, source = (1.0, 1.0, "") if chosen < 0 else of.factors(name, longer_s)
     if scenario.collective.sent_bytes == 0:
         reason = "The collective sends no bytes, so there is nothing to overlap."
     elif chosen < 0:
         why = f"it loses to {limits[0]}" if lost and limits else "the shorter of the two is too short to matter"
-        reason = f"Even the fastest way to overlap, {found.strategies[fastest]}, gains nothing: {why}."
+        reason = f"Even the fastest way to overlap, {found.strategies[nearest]}, gains nothing: {why}."
     else:
         rest = f"what is lost goes to {' and '.join(limits[:2])}" if lost and limits else "next to nothing is lost"
         reason = f"{_HOW[name][0].upper()}{_HOW[name][1:]}; {rest}."

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from c3lib import heuristics
 from c3lib.explain import NOTHING
-from c3lib.hardware import Node
+from c3lib.hardware import COLLECTIVES, Node
 from c3lib.model import kernels
 from c3lib.model.contention import predict, withheld_cus
 from c3lib.strategy import STRATEGIES, strategy
@@ -22,6 +22,10 @@ from c3lib.workload import Scenario
 
 SIZES = 2 ** np.arange(12, 33)
 """Total sizes at which break-even is looked for: 4 KiB to 4 GiB. A model that is off by a tenth earns no finer ones."""
+
+
+ROUNDING = 1e-9
+"""Times that differ by less than this share are equal."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,6 @@ def options(scenarios: Sequence[Scenario], node: Node, names: Sequence[str], nby
     """
     gemm, collective = kernels.batch(scenarios, node)
     ranks = np.array([scenario.collective.ranks for scenario in scenarios])
-    times = 1
     if nbytes is not None:
         times = nbytes.shape[1]
         ranks = np.repeat(ranks, times)
@@ -69,17 +72,11 @@ def options(scenarios: Sequence[Scenario], node: Node, names: Sequence[str], nby
         sent = (ranks - 1) * np.ceil(nbytes.ravel() / ranks)
         collective = kernels.CollectiveBatch(np.repeat(collective.kind, times), sent, ranks - 1.0)
     found = np.empty((2, len(ranks), len(names)))
+    swept = any(strategy(name).partition == "sweep" for name in names)
+    split = _split(scenarios, gemm, collective, ranks, node) if swept else None
     for column, name in enumerate(names):
         how = strategy(name)
-        cus: NDArray | None = None
-        if how.partition == "sweep":
-            bounds = np.where(gemm.memory_bound, "memory", "compute")
-            gemm_s = np.repeat([heuristics.roofline_s(scenario, node)[0] for scenario in scenarios], times)
-            collective_s = heuristics.link_time_s(collective.sent_bytes, ranks, node)
-            kinds = np.repeat([scenario.collective.kind for scenario in scenarios], times)
-            cus = heuristics.split_for(gemm_s, collective_s, list(bounds), list(kinds), node)
-        elif how.partition == "memory-bound":
-            cus = withheld_cus(gemm, node)
+        cus = {"sweep": split, "memory-bound": withheld_cus(gemm, node)}.get(how.partition)
         found[0, :, column] = predict(gemm, collective, node, how, cus=cus).time_s
         found[1, :, column] = 0 if cus is None else cus
     return Options(
@@ -92,6 +89,22 @@ def options(scenarios: Sequence[Scenario], node: Node, names: Sequence[str], nby
     )
 
 
+def _split(
+    scenarios: Sequence[Scenario],
+    gemm: kernels.GemmBatch,
+    collective: kernels.CollectiveBatch,
+    ranks: NDArray,
+    node: Node,
+) -> NDArray:
+    """CUs for the collective by the rule of :func:`c3lib.heuristics.cu_split`, for pairs that may be repeated."""
+    times = len(ranks) // max(1, len(scenarios))
+    gemm_s = np.repeat([heuristics.gemm_roofline_s(scenario.gemm, node) for scenario in scenarios], times)
+    collective_s = heuristics.link_time_s(collective.sent_bytes, ranks, node)
+    bounds = np.where(gemm.memory_bound, "memory", "compute").tolist()
+    kinds = [COLLECTIVES[index] for index in collective.kind]
+    return heuristics.split_for(gemm_s, collective_s, bounds, kinds, node)
+
+
 def total(values: NDArray, groups: NDArray) -> NDArray:
     """Sums over the pairs of a group, ``(groups, ...)``; ``groups`` numbers each pair's from 0."""
     sums = np.zeros((int(groups.max(initial=-1)) + 1, *values.shape[1:]))
@@ -99,15 +112,20 @@ def total(values: NDArray, groups: NDArray) -> NDArray:
     return sums
 
 
-def best(found: Options, groups: NDArray) -> NDArray:
-    """The column of the strategy with the shortest time over each group, -1 where none gains: ``(groups,)``.
+def fastest(found: Options, groups: NDArray) -> NDArray:
+    """The column of the strategy with the shortest time over each group, ``(groups,)``; of equals the simplest.
 
     A collective is run one way, so what runs beside pieces of the same one is decided together.
     """
     times = total(found.time_s, groups)
-    pays = found.serial_s(groups) >= times.min(axis=1) * (1 + NOTHING)
+    return (times <= times.min(axis=1, keepdims=True) * (1 + ROUNDING)).argmax(axis=1)
+
+
+def best(found: Options, groups: NDArray) -> NDArray:
+    """:func:`fastest`, but -1 where that gains nothing over serial: ``(groups,)``."""
+    pays = found.serial_s(groups) >= total(found.time_s, groups).min(axis=1) * (1 + NOTHING)
     sends = total(found.collective_alone_s, groups) > 0
-    return np.where(pays & sends, times.argmin(axis=1), -1)
+    return np.where(pays & sends, fastest(found, groups), -1)
 
 
 def break_even(
@@ -125,7 +143,7 @@ def break_even(
     dma = np.array([STRATEGIES[name].transport == "dma" for name in names])
     best_of = lambda those: gain[:, :, those].max(axis=2, initial=0.0)  # noqa: E731
     pays = gain.max(axis=2, initial=0.0) >= 1 + NOTHING
-    return _first(pays), _first(pays & (best_of(dma) > best_of(~dma)))
+    return _first(pays), _first(pays & (best_of(dma) > best_of(~dma) * (1 + ROUNDING)))
 
 
 def _first(good: NDArray) -> NDArray:
