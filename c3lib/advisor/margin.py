@@ -35,7 +35,6 @@ LEVEL = 0.90
 WIDER = 1.5
 """Exponent on a carried factor (ours): two nodes of one maker say less of a third than of themselves."""
 
-
 REACH = 4
 """Pairs that are this many times shorter than the shortest measured one, or longer than the longest, are beyond it."""
 
@@ -67,7 +66,7 @@ class Margin:
         if self.reach_s[0] <= longer_s <= self.reach_s[1]:
             return low, high, source
         beyond = f"{'shorter' if longer_s < self.reach_s[0] else 'longer'} than anything measured, so widened"
-        return low**WIDER, high**WIDER, f"{source}; this pair is much {beyond}"
+        return *_wider(low, high), f"{source}; this pair is much {beyond}"
 
 
 def margin(node: Node) -> Margin:
@@ -97,7 +96,7 @@ def carried_margin(names: Iterable[str]) -> Margin:
 
     Which strategies the model misjudges differs from node to node, so strategies that are alike (one transport, with
     CUs set aside or not) share one interval. It spans every node's own, and how far the model was from a suite before
-    that node had been measured, which is how far it is from a new one; and it is :data:`WIDER` than that.
+    that node had been measured, which is how far it is from a new one, and is widened by :data:`WIDER`.
     """
     names = tuple(names)
     if not names:
@@ -107,8 +106,13 @@ def carried_margin(names: Iterable[str]) -> Margin:
     for how, row in STRATEGIES.items():
         alike = [name for name, other in STRATEGIES.items() if _kind(other) == _kind(row)]
         spans = [interval(rows[rows["strategy"].isin(alike)]) for rows in kept]
-        found[how] = (min(low for low, _ in spans) ** WIDER, max(high for _, high in spans) ** WIDER)
+        found[how] = _wider(min(low for low, _ in spans), max(high for _, high in spans))
     return _of(found, pd.concat(kept), names, carried=True)
+
+
+def _wider(low: float, high: float) -> tuple[float, float]:
+    """Factors further from 1, which lies between them then."""
+    return min(low, 1.0) ** WIDER, max(high, 1.0) ** WIDER
 
 
 def _kind(how: Strategy) -> tuple[str, bool]:
