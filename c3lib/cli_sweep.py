@@ -49,8 +49,9 @@ def sweep(
         for row in rows
     ]
     kept = f", {done.kept} of them from before" if done.kept else ""
+    under = ", ".join(row["strategy"] for row in rows)
     title = (
-        f"{done.rows:,} rows ({done.scenarios:,} scenarios x {len(rows)} strategies, {done.evidence}) in {out}: "
+        f"{done.rows:,} rows ({done.scenarios:,} scenarios under {under}; {done.evidence}) in {out}: "
         f"{done.parts} part{'' if done.parts == 1 else 's'}{kept}; {done.time_s:.1f} s"
     )
     notes = ["A loss: longer than one kernel after the other; speedups are over that too."]
