@@ -1,4 +1,4 @@
-"""Finer-grain schedules as one GPU ran them: speedup over serial beside the ideal and the model, and the model's error.
+"""Finer-grain schedules as one GPU ran them: speedup over serial, beside the ideal and what the model gives.
 
 Where nothing was measured, functions here give a sentence that says what to run, and pass one on that they are given.
 """
@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 
 from c3lib.ficco import FINER
 from c3lib.figures import style
-from c3lib.figures.ficco_speedups import BASELINE, COMPARED, SHARD_LEVEL
-from c3lib.figures.measured import percent
+from c3lib.figures.ficco_speedups import COMPARED, SHARD_LEVEL
 from c3lib.files import names_in
 from c3lib.finer_measured import best, reduced
 from c3lib.hardware import load_node
@@ -30,8 +29,6 @@ LARGE = 8 * 2**20
 project's target)."""
 
 NEAR_IDEAL = 0.9
-ERROR = 0.1
-"""The model's mean error over these runs should be at most this (the project's target)."""
 
 HOLLOW: dict[str, Any] = {"marker": "s", "ls": "none", "mfc": "white", "mew": 1.0, "ms": 6}
 
@@ -171,58 +168,3 @@ def _versus(rows: pd.DataFrame) -> list[str]:
         f"The SM kernel takes {ratio.median():.3f} times as long as the copy engine in the median over problems and "
         f"schedules, {ratio.min():.2f} to {ratio.max():.2f}; the copy engine is faster on {(ratio > 1).mean():.0%}"
     ]
-
-
-@style.styled
-def errors(rows: pd.DataFrame) -> Figure:
-    """Modelled over measured time of every problem, by schedule and transport; the band is the project's target."""
-    evidence = style.shown(rows)
-    panels, names = _panels(rows), [BASELINE, *COMPARED]
-    figure, axes = style.canvas(1, len(panels), sharey=True, height_in=3.6, squeeze=False)
-    for axis, transport in zip(axes[0], panels, strict=True):
-        axis.axhspan(1 - ERROR, 1 + ERROR, color=style.FAINT, lw=0, zorder=0)
-        axis.axhline(1, color="#444444", lw=0.9, zorder=1)
-        part = rows[rows["transport"] == transport]
-        for place, name in enumerate(names):
-            own = part[part["schedule"] == name].sort_values("piece_bytes")
-            ratio = own["model_time_s"] / own["time_s"]
-            x = place + np.linspace(-0.3, 0.3, len(own))
-            small = own["piece_bytes"] < LARGE
-            look = {"color": style.SCHEDULE[name], **style.MODELLED, "ms": 4.5}
-            axis.plot(x[~small], ratio[~small], **look)
-            axis.plot(x[small], ratio[small], **{**look, "marker": "x", "mew": 1.4})
-            text = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "top", "fontsize": 8}
-            axis.text(place, 1.0, f"{(ratio - 1).abs().mean():.0%}", color=style.SCHEDULE[name], **text)
-        axis.set_xticks(range(len(names)), names, rotation=38, ha="right", rotation_mode="anchor", fontsize=8)
-        for label in axis.get_xticklabels():
-            label.set(color=style.SCHEDULE[label.get_text()], weight="bold")
-        mean = (part["model_time_s"] / part["time_s"] - 1).abs().mean()
-        axis.set_title(f"{TRANSPORTS[transport]}: {mean:.1%} off")
-    ratio = rows["model_time_s"] / rows["time_s"]
-    axes[0, 0].set(ylabel="modelled / measured time", ylim=(min(0.8, ratio.min()) - 0.03, max(1.2, ratio.max()) + 0.06))
-    n = f"{len(rows)} cases"
-    note = f"band: ±{ERROR:.0%}; x: pieces below {format_size(LARGE)}; above: mean error"
-    style.stamp(figure, f"modelled against {evidence}", rows["node"].iloc[0], n, note)
-    return figure
-
-
-@passes_on
-def finding_errors(rows: pd.DataFrame) -> style.Finding:
-    """Mean error of the model from constants, the target, where it is worst, and its choice of the best."""
-    style.shown(rows)
-    error = rows["model_time_s"] / rows["time_s"] - 1
-    large, worst = error[rows["piece_bytes"] >= LARGE], rows.loc[error.abs().idxmax()]
-    mean = error.abs().mean()
-    text = (
-        f"(modelled against measured) From constants alone the model misses {len(rows)} measured times by "
-        f"**{mean:.1%}** on average, {percent(error.mean(), 1)} on balance"
-    )
-    text += f"; {large.abs().mean():.1%} where pieces have at least {format_size(LARGE)}" if len(large) else ""
-    text += f". Aimed at: at most {ERROR:.0%}, {'met' if mean <= ERROR else '**missed**'}. "
-    by = error.abs().groupby([rows["transport"], rows["schedule"]]).mean()
-    text += (
-        f"Worst of the schedules: {by.idxmax()[1]} by {TRANSPORTS[by.idxmax()[0]]} ({by.max():.1%}); worst case: "
-        f"{worst['schedule']} on {worst['problem']} by {TRANSPORTS[worst['transport']]}, "
-        f"{percent(error[worst.name], 0)}."
-    )
-    return style.Finding(text)
