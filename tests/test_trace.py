@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from trace_cases import ADD, CIJK, CUTLASS, GATHER, GEMM, HOST, PEER, RCCL, SENT, copy, kernel, operator, write
@@ -30,6 +31,11 @@ def invoke(*words):
 def trace(tmp_path):
     """Analyses these events; the first GPU of the answer."""
     return lambda *events, **about: analyze([write(tmp_path / "t.json", list(events), **about)])[0]
+
+
+def record_of(trace, *events):
+    """The record that the analysis of these events begins with."""
+    return record(Path(trace(*events).file))
 
 
 def us(value):
@@ -325,6 +331,50 @@ def test_rocm(trace):
     assert (overlap.gemm.shape, overlap.gemm.grid) == ((4096, 2048, 8192, 1, "bf16"), ())
     assert (overlap.transfer.collective, overlap.transfer.ranks) == ("all-gather", 8)
     assert (overlap.gemm_slowdown, overlap.overlapped_s) == (pytest.approx(1.5), us(20))
+
+
+def test_rocm_whose_ids_are_those_of_launches(trace):
+    """The launch lies in the operator's time on its thread and has the sizes; operator 25, of the same number as the
+    first kernel, is another's."""
+
+    def mm(external, ts, dims, tid=9):
+        return operator("aten::mm", external, dims, BF16) | {"ts": ts, "dur": 10, "tid": tid}
+
+    def launch(external, ts, grid=4, tid=9):
+        args = {"External id": external, "stream": "0x0", "block dim": [256, 1, 1], "grid dim": [grid, 1, 1]}
+        name = "hipExtModuleLaunchKernel"
+        return {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 9, "tid": tid, "ts": ts, "dur": 2, "args": args}
+
+    def run(external, ts, dur, name=CIJK, tid=0):
+        args = {"External id": external}
+        return {"ph": "X", "cat": "kernel", "name": name, "pid": 2, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+    other = [[64, 8192], [8192, 64]]
+    found = trace(
+        operator("aten::linear", 511, [[1, 1], [1, 1]], BF16) | {"ts": 95, "dur": 60},
+        mm(513, 100, MM), mm(514, 115, other), mm(25, 400, other), mm(515, 130, MM), mm(516, 0, other, tid=8),
+        launch(25, 104), launch(26, 118), launch(27, 134), launch(28, 180), launch(29, 5, tid=8), launch(30, 11, tid=8),
+        run(25, 1000, 30), run(26, 1100, 10), run(27, 1200, 20), run(28, 1300, 7), run(29, 1400, 7), run(30, 1500, 9),
+        run(99, 1010, 10, RCCL, tid=3), run(31, 1700, 5, "Cijk_B_PostGSU2"),
+    )  # fmt: skip
+    (overlap,) = found.overlaps
+    assert (overlap.gemm.shape, overlap.gemm.grid) == ((4096, 2048, 8192, 1, "bf16"), (4, 1, 1))
+    assert (overlap.gemm_alone_s, overlap.gemm_alone_runs) == (us(20), 1)
+    assert found.gemm_s == us(30 + 10 + 20 + 7 + 7 + 9)
+    assert found.compute_s == us(30 + 10 + 20 + 7 + 7 + 9 + 5)
+
+
+def test_the_operator_that_launched_is_the_innermost_in_time(trace):
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "tid": 9, "dur": 1}
+    kernels = [kernel(CIJK, 1000 * i, 10, **{"External id": i}) for i in (1, 2, 3)]
+    found = record_of(
+        trace,
+        operator("aten::linear", 501, [[64, 128], [32, 128]], BF16) | {"ts": 10, "dur": 20},
+        operator("aten::addmm", 502, [[32], [64, 128], [128, 32]], ["float"] * 3) | {"ts": 10, "dur": 10},
+        *(launch | {"ts": ts, "args": {"External id": i}} for i, ts in ((1, 15), (2, 5), (3, 50))),
+        *kernels,
+    )
+    assert [found.kernels[number].shape for number in found.kernel] == [(64, 32, 128, 1, "fp32"), None, None]
 
 
 def test_categories_of_old_torch(trace):

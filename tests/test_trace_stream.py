@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from c3lib.cli import app
 from c3lib.errors import C3Error
 from c3lib.files import ROOT
+from c3lib.trace import links, stream, values
 from c3lib.trace import record as recording
-from c3lib.trace import stream, values
 from c3lib.trace.analysis import analyze
 from c3lib.trace.record import record
 from c3lib.trace.stream import Reader
@@ -276,15 +276,18 @@ def test_names_of_any_length_stay_apart_and_take_no_room(file):
 
 def test_more_than_fits_is_a_sentence(file, monkeypatch):
     path = file(json.dumps([kernel(f"gemm{i}", i, 1, stream=i) for i in range(30)]))
-    for name, most, part in [
-        ("MOST_ACTIVITIES", 20, "more than 20 GPU activities"),
-        ("MOST_KERNELS", 10, "more than 10 different"),
-        ("MOST_CHARACTERS", 100, "the names of different kernels take more than"),
+    for module, name, most, part in [
+        (recording, "MOST_ACTIVITIES", 20, "more than 20 GPU activities"),
+        (recording, "MOST_CHARACTERS", 100, "the names of different kernels take more than"),
+        (links, "MOST_DIFFERENT", 10, "more than 10 different"),
     ]:
         with monkeypatch.context() as patch:
-            patch.setattr(recording, name, most)
+            patch.setattr(module, name, most)
             fails(path, part)
     assert len(record(path).start_ns) == 30
+    launch = {"cat": "cuda_runtime", "name": "launch", "args": {"correlation": 1, "External id": 2}}
+    monkeypatch.setattr(links, "MOST_LAUNCHES", 20)
+    fails(file(json.dumps([launch] * 30)), "event 21 ('launch'): more than 20 launches")
 
 
 ARGUMENTS = [
@@ -299,7 +302,16 @@ ARGUMENTS = [
     "External id",
     "Group size",
 ]
-ARGUMENTS += ["Input Dims", "Input type", "Collective name", "In msg nelems", "Out msg nelems"]
+ARGUMENTS += [
+    "grid dim",
+    "block dim",
+    "fromDevice",
+    "Input Dims",
+    "Input type",
+    "Collective name",
+    "In msg nelems",
+    "Out msg nelems",
+]
 
 wild = st.dictionaries(
     st.sampled_from(["ph", "cat", "name", "pid", "tid", "ts", "dur", "args"]),

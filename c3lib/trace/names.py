@@ -31,7 +31,7 @@ COMMUNICATION = (COLLECTIVE, PEER_COPY)
 # reducing kernels (named after the operators around them), the sum over a split K.
 _NO_GEMM = re.compile(
     r"flash|fmha|attention|attn|fprop|dgrad|wgrad|conv\d|convolve|cudnn|implicit_gemm"
-    r"|^triton_(poi|red|per|for|foreach)_|splitkreduce|reduce_kernel|elementwise_kernel",
+    r"|^triton_(poi|red|per|for|foreach)_|splitkreduce|postgsu|reduce_kernel|elementwise_kernel",
     re.IGNORECASE,
 )
 _GEMM = re.compile(
@@ -63,6 +63,7 @@ _KIND = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS]
 ELEMENT_NBYTES = {
     "bfloat16": 2, "half": 2, "float": 4, "double": 8, "byte": 1, "char": 1, "bool": 1, "short": 2, "int": 4,
     "long": 8, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+    "float16": 2, "float32": 4, "float64": 8, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
 }  # fmt: skip
 """Bytes of an element by the name that torch has for its type, in small letters."""
 

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 
 from c3lib.errors import C3Error
 from c3lib.trace import names
+from c3lib.trace.links import Links, number_of
 from c3lib.trace.stream import Reader
 from c3lib.trace.values import LONGEST_NAME, Wrong, clean, count, is_whole, name_of, sizes, time_ns
 
 MOST_ACTIVITIES = 3_000_000
-MOST_KERNELS = 100_000
-"""Of different names, launch sizes and shapes; a training step has hundreds."""
-
 MOST_CHARACTERS = 8 * 2**20
-"""Of their names together."""
+"""Of the names of all different kernels; a training step has hundreds."""
 
 _LINKS = ("cpu_op", "operator")
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime")
@@ -74,8 +72,8 @@ def record(path: Path, advance: Callable[[int], Any] = lambda nbytes: None, part
     """Read a trace. ``advance`` and ``partial`` as :class:`c3lib.trace.stream.Reader` takes them.
 
     Raises:
-        C3Error: what the reader raises; no GPU activity; a time that is no number, negative or missing; more
-            activities or different kernels than :data:`MOST_ACTIVITIES` and :data:`MOST_KERNELS`.
+        C3Error: what the reader raises; no GPU activity; a time that is no number, negative or missing; more than
+            :data:`MOST_ACTIVITIES`, or other limits that keep the memory bounded.
     """
     reader, kept = Reader(path, advance, partial), _Kept()
     for event in reader:
@@ -88,9 +86,9 @@ def record(path: Path, advance: Callable[[int], Any] = lambda nbytes: None, part
                 if event.get("ph") == "X":
                     kept.activity(names.CATEGORIES[category], event)
             elif category in _LINKS:
-                kept.operator(event)
+                kept.links.operator(event)
             elif category in _LAUNCHES:
-                kept.launch(event)
+                kept.links.launch(event)
         except Wrong as wrong:
             what = f"event {reader.count} ({clean(event.get('name'))[:60]!r})"
             raise C3Error(f"{path}: {what}: {wrong}") from None
@@ -110,9 +108,7 @@ class _Kept:
     correlation: array = field(default_factory=lambda: array("q"))
     kernels: dict[Kernel, int] = field(default_factory=dict)
     streams: dict[tuple[int, Any], int] = field(default_factory=dict)
-    operators: tuple[array, array] = field(default_factory=lambda: (array("q"), array("q")))  # external, what
-    launches: tuple[array, array] = field(default_factory=lambda: (array("q"), array("q")))  # correlation, external
-    whats: dict[Any, int] = field(default_factory=dict)  # shapes of GEMMs and what collectives send, numbered
+    links: Links = field(default_factory=Links)
     _seen: dict[Any, int] = field(default_factory=dict)
     _chars: int = 0
 
@@ -132,40 +128,18 @@ class _Kept:
         self.start.append(start)
         self.end.append(start + length)
         self.device.append(device)
-        self.stream.append(self._number(self.streams, (device, stream), "streams"))
+        self.stream.append(number_of(self.streams, (device, stream), "streams"))
         self.kernel.append(self._kernel(category, event, told))
         for column, key in ((self.external, "External id"), (self.correlation, "correlation")):
             column.append(told[key] if is_whole(told.get(key)) else 0)
 
-    def operator(self, event: dict[str, Any]) -> None:
-        """Keep the shapes of an operator that launches GEMMs, and what a collective was called with."""
-        name, told = event.get("name"), event.get("args")
-        if not isinstance(name, str) or not isinstance(told, dict) or not is_whole(told.get("External id")):
-            return
-        what: Any = None
-        if name in names.MATMULS:
-            what = names.gemm_shape(name, told)
-        elif name == "record_param_comms":
-            what = names.sent(told)
-        if what:
-            self._link(self.operators, told["External id"], self._number(self.whats, what, "shapes") + 1)
-
-    def launch(self, event: dict[str, Any]) -> None:
-        """Keep which operator a launch belongs to."""
-        told = event.get("args")
-        if isinstance(told, dict) and is_whole(told.get("correlation")) and is_whole(told.get("External id")):
-            self._link(self.launches, told["correlation"], told["External id"])
-
     def done(self, reader: Reader) -> Record:
         """All of it, each activity with what its operator says of it."""
-        external = np.asarray(self.external)
-        external = np.where(external > 0, external, _looked_up(self.launches, np.asarray(self.correlation)))
-        # Numbers of kernels and of what operators say (0: nothing), as one number, to see each pair of them once.
-        whats = [None, *self.whats]
-        pairs = np.asarray(self.kernel) * len(whats) + _looked_up(self.operators, external)
-        pairs, number = np.unique(pairs, return_inverse=True)
+        # Numbers of kernels and of what links tell, as one number, to see each pair of them once.
+        linked, facts = self.links.facts(np.asarray(self.external), np.asarray(self.correlation))
+        pairs, number = np.unique(np.asarray(self.kernel) * len(facts) + linked, return_inverse=True)
         known, kernels = list(self.kernels), dict[Kernel, int]()
-        told = [_told(known[pair // len(whats)], whats[pair % len(whats)]) for pair in pairs.tolist()]
+        told = [_told(known[pair // len(facts)], *facts[pair % len(facts)]) for pair in pairs.tolist()]
         place = [kernels.setdefault(kernel, len(kernels)) for kernel in told]
         return Record(
             path=reader.path,
@@ -194,47 +168,31 @@ class _Kept:
                 raise Wrong(f"the names of different kernels take more than {MOST_CHARACTERS >> 20} MiB")
             role = names.PEER_COPY if between else names.role(category, name)
             kind = names.kind(name) if role == names.COLLECTIVE else ""
-            kernel = _told(_told(Kernel(role, clean(name), grid, block, kind, nbytes), sent), shape)
-            self._seen[key] = self._number(self.kernels, kernel, "kernels")
+            kernel = _told(Kernel(role, clean(name), grid, block, kind, nbytes), sent, shape)
+            self._seen[key] = number_of(self.kernels, kernel, "kernels")
         return self._seen[key]
 
-    @staticmethod
-    def _number(known: dict[Any, int], what: Any, called: str) -> int:
-        if what not in known and len(known) >= MOST_KERNELS:
-            raise Wrong(f"more than {MOST_KERNELS} different {called}: no program on GPUs has so many")
-        return known.setdefault(what, len(known))
 
-    @staticmethod
-    def _link(table: tuple[array, array], key: int, value: int) -> None:
-        if len(table[0]) >= 2 * MOST_ACTIVITIES:
-            raise Wrong(f"more than {2 * MOST_ACTIVITIES} launches: profile fewer steps")
-        table[0].append(key)
-        table[1].append(value)
+def _told(kernel: Kernel, *facts: Any) -> Kernel:
+    """The kernel with what is known beside it: ``(m, n, k, batch, dtype)``, ``(kind, nbytes, ranks)``, launch sizes."""
+    for fact in facts:
+        if fact and len(fact) == 2:
+            grid, block = fact
+            kernel = replace(kernel, grid=kernel.grid or grid, block=kernel.block or block)
+        elif fact and len(fact) == 5:
+            kernel = replace(kernel, shape=fact) if kernel.role == names.GEMM else kernel
+        elif fact:
+            kernel = _sent(kernel, *fact)
+    return kernel
 
 
-def _told(kernel: Kernel, what: Any) -> Kernel:
-    """The kernel with what its operator says: ``(m, n, k, batch, dtype)`` of a GEMM, ``(kind, nbytes, ranks)`` sent."""
-    if not what:
-        return kernel
-    if len(what) == 5:
-        return replace(kernel, shape=what) if kernel.role == names.GEMM else kernel
-    if kernel.role not in (names.COLLECTIVE, names.KERNEL, names.PEER_COPY, names.LOCAL_COPY) or not what[0]:
+def _sent(kernel: Kernel, what: str, nbytes: int, ranks: int) -> Kernel:
+    if kernel.role not in (names.COLLECTIVE, names.KERNEL, names.PEER_COPY, names.LOCAL_COPY) or not what:
         return kernel
     # A copy that a collective's operator issued is the collective, by DMA engines; a kernel, one of unknown name.
-    known = kernel.collective if what[0] == "collective" else what[0]
-    nbytes = what[1] or (kernel.nbytes if kernel.role != names.COLLECTIVE else 0)
-    return replace(kernel, role=names.COLLECTIVE, collective=known, nbytes=nbytes, ranks=what[2])
-
-
-def _looked_up(table: tuple[array, array], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Values for the wanted keys; 0 for those that are 0 or not in the table."""
-    keys, values = (np.asarray(column) for column in table)
-    if not keys.size:
-        return np.zeros_like(wanted)
-    order = np.argsort(keys, kind="stable")
-    keys, values = keys[order], values[order]
-    place = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
-    return np.where((keys[place] == wanted) & (wanted > 0), values[place], 0)
+    known = kernel.collective if what == "collective" else what
+    nbytes = nbytes or (kernel.nbytes if kernel.role != names.COLLECTIVE else 0)
+    return replace(kernel, role=names.COLLECTIVE, collective=known, nbytes=nbytes, ranks=ranks)
 
 
 def _titles(properties: Any) -> dict[int, str]:
