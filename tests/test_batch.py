@@ -1,0 +1,323 @@
+"""Notebooks by sets of parameters: checked before anything runs, one failure loses no other, what is done is kept."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from c3lib.batch import batch, params, run
+from c3lib.batch.params import read_jobs
+from c3lib.cli import app
+from c3lib.errors import C3Error
+from c3lib.files import ROOT, held
+
+EXAMPLE = ROOT / "docs" / "examples" / "batch.yaml"
+SAVE = "from pathlib import Path\nPath(out, 'a.txt').write_text(f'{node!r} {repeats!r}')"
+FAIL = "if node == 'bad':\n    raise ValueError('no such node:\\nlook it up')"
+
+
+@pytest.fixture
+def folder(tmp_path, write_notebook) -> Path:
+    """A folder with a notebook that fails for the node 'bad'."""
+    write_notebook(tmp_path / "nb" / "01_x.ipynb", FAIL, SAVE)
+    return tmp_path
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "params.yaml"
+    path.write_text(text)
+    return path
+
+
+def said(folder: Path, text: str) -> str:
+    """What is wrong with a file, in one sentence that names it."""
+    path = write(folder, text)
+    started = time.process_time()
+    with pytest.raises(C3Error) as caught:
+        read_jobs(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    assert time.process_time() - started < 5
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+# --- the file ---
+
+
+def test_runs_are_the_combinations_and_the_sets_in_order(folder):
+    path = write(
+        folder,
+        "notebook: nb/01_x.ipynb\nparameters: {repeats: 3}\ngrid: {node: [a, b]}\n"
+        "runs:\n- {node: c}\n- {repeats: '5'}\n",
+    )
+    jobs = read_jobs(path)
+    assert [dict(job.parameters) for job in jobs] == [
+        {"repeats": 3, "node": "a"},
+        {"repeats": 3, "node": "b"},
+        {"repeats": 3, "node": "c"},
+        {"repeats": 5},
+    ]
+    assert jobs[0].name.startswith("01_x.repeats-3.node-a-")
+    assert len({job.name for job in jobs}) == 4
+    assert {job.notebook for job in jobs} == {folder / "nb" / "01_x.ipynb"}
+    assert [dict(job.parameters) for job in read_jobs(write(folder, "notebooks: [nb/01_x.ipynb]"))] == [{}]
+
+
+def test_names_are_good_for_a_file_system_whatever_the_values(folder):
+    long, odd = "x" * 300, "../a b/%00"
+    first, second, third = read_jobs(write(folder, f"notebook: nb/01_x.ipynb\ngrid: {{node: [{long}, '{odd}', a_b]}}"))
+    for job in (first, second, third):
+        assert len(job.name) < 120
+        assert "/" not in job.name
+    assert second.name != read_jobs(write(folder, "notebook: nb/01_x.ipynb\ngrid: {node: ['../a b/_00']}"))[0].name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must be a table with the keys notebook"),
+        ("- a", "must be a table with the keys notebook"),
+        ("notebook: nb/01_x.ipynb\nparam: {}", "unknown key 'param' (did you mean 'parameters'?)"),
+        ("parameters: {}", "give either notebook, or notebooks as a list"),
+        ("notebooks: nb/01_x.ipynb", "notebooks must be a list of paths"),
+        ("notebook: 3", "notebooks must be a list of paths"),
+        ("notebook: nb/02.ipynb", "nb/02.ipynb: no such notebook"),
+        ("notebook: params.yaml", "params.yaml: not a notebook that can be read"),
+        ("notebook: nb/01_x.ipynb\nparameters: {nod: a}", "parameters.nod: "),
+        ("notebook: nb/01_x.ipynb\nparameters: {nod: a}", "unknown parameter 'nod' (did you mean 'node'?)"),
+        ("notebook: nb/01_x.ipynb\nruns: [{}, {repeats: many}]", "runs 2.repeats: "),
+        ("notebook: nb/01_x.ipynb\nruns: [{repeats: many}]", "parameter 'repeats' must be of type int, got 'many'"),
+        ("notebook: nb/01_x.ipynb\ngrid: {out: [a]}", "grid.out: "),
+        ("notebook: nb/01_x.ipynb\ngrid: {node: a}", "grid.node must be a list of at least one value, not a"),
+        ("notebook: nb/01_x.ipynb\ngrid: {node: []}", "grid.node must be a list of at least one value"),
+        ("notebook: nb/01_x.ipynb\ngrid: [a]", "grid must be a table of lists, not a list"),
+        ("notebook: nb/01_x.ipynb\nruns: {node: a}", "runs must be a list of tables, not a table"),
+        ("notebook: nb/01_x.ipynb\nruns: [a]", "runs 1 must be a table of parameters, not a"),
+        ("notebook: nb/01_x.ipynb\nruns: [{node: a}, {node: a}]", "runs 2: the same run stands twice"),
+        ("notebook: nb/01_x.ipynb\nparameters: {node: [a]}", "parameters.node must be text, a number"),
+        ("notebook: nb/01_x.ipynb\nparameters: {node: 2026-11-30}", "parameters.node must be text, a number"),
+        ("notebook: nb/01_x.ipynb\nparameters: {repeats: .inf}", "parameters.repeats must be a finite number"),
+        (
+            f"notebook: nb/01_x.ipynb\nparameters: {{repeats: {2**64}}}",
+            "parameters.repeats must be a whole number below",
+        ),
+        (f"notebook: nb/01_x.ipynb\nparameters: {{node: {'x' * 5000}}}", "parameters.node has 5,000 letters"),
+        ("notebook: a\nnotebook: b", "line 2: key notebook stands twice"),
+        ("notebook: nb/01_x.ipynb\n3: b", "line 2: key 3 must be text"),
+        ("notebook: [a\nb: c", "line 2: not valid YAML: "),
+        ("a:\n\t- b", "line 2: not valid YAML: "),
+        ("a: 2020-13-45", "not valid YAML: "),
+        ("a: \0", "not valid YAML: "),
+        ("a: 1\n---\nb: 2", "line 2: not valid YAML: "),
+    ],
+)
+def test_a_bad_file_is_told_in_one_sentence(folder, text, message):
+    assert message in said(folder, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", "line 2: aliases (*name) are not read"),
+        (
+            "a: !!python/object/apply:os.system ['touch owned']",
+            "line 1: not valid YAML: could not determine a constructor",
+        ),
+        ("!!python/name:os.system", "not valid YAML: could not determine a constructor"),
+        ("[" * 60_000, "brackets stand 60000 deep"),
+        ("{a: " * 15_000, "brackets stand 15000 deep"),
+        ("- " * 30_000, "not valid YAML: RecursionError"),
+        ("a: " + "9" * 60_000, "not valid YAML: ValueError"),
+        (
+            "notebook: x\nparameters: {a: " + ":".join("1" * 30_000) + "}",
+            "parameters.a must be a whole number below 2^63",
+        ),
+        ("".join(f"k{i}: 1\n" for i in range(5000)), "unknown key 'k0'"),
+        (" " * 70_000, "is larger than 65536 bytes"),
+        (
+            "notebook: x\ngrid: {" + ", ".join(f"k{i}: [1, 2, 3, 4]" for i in range(40)) + "}",
+            "asks for more than 10^24 runs",
+        ),
+        (
+            "notebook: x\ngrid: {a: [" + "1, " * 10_001 + "]}",
+            "asks for 10,001 runs, and a batch can have at most 10,000",
+        ),
+    ],
+    ids=range(12),
+)
+def test_a_hostile_file_is_refused_quickly_and_runs_nothing(folder, text, message, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert message in said(folder, text)
+    assert not (folder / "owned").exists()
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.dates()
+ANYTHING = st.recursive(
+    PLAIN,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["node", "repeats", "out"]) | st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*params.KEYS[2:], "x"]), ANYTHING, max_size=4))
+@settings(max_examples=200)
+def test_any_content_is_taken_or_told_in_a_sentence(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("any")
+    path = write(
+        folder, yaml.safe_dump({"notebook": str(EXAMPLE.parent / "../../notebooks/01_taxonomy.ipynb"), **content})
+    )
+    try:
+        assert len(read_jobs(path)) >= 1
+    except C3Error as error:
+        problem = str(error)
+    else:
+        return
+    assert problem.startswith(f"{path}: ")
+    assert len(problem.splitlines()) == 1
+
+
+@given(st.text(alphabet=st.sampled_from("notebk:[]{}&*!|>-'\"#,? \n\t1.:"), max_size=60) | st.text(max_size=60))
+def test_any_text_is_told_in_a_sentence(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("any") / "params.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(C3Error, match=r"params\.yaml: .+") as caught:
+        read_jobs(path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+# --- running ---
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "summary.csv").open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+@pytest.mark.notebooks
+def test_one_failed_run_loses_no_other_and_the_rest_is_kept_next_time(folder, write_notebook):
+    path = write(folder, "notebook: nb/01_x.ipynb\ngrid: {node: [a, bad, b]}\n")
+    out = folder / "out"
+    result = CliRunner().invoke(app, ["batch", str(path), "--out", str(out), "--jobs", "2"])
+    assert result.exit_code == 1
+    assert result.stdout.startswith("3 runs: 2 done, 1 failed; ")
+    assert [row["status"] for row in rows(out)] == ["done", "failed", "done"]
+    error = rows(out)[1]["error"]
+    assert "01_x.ipynb: cell 3 (`if node == 'bad':`) failed: ValueError: no such node:" in error
+    assert "\n" not in error
+    assert [json.loads(row["parameters"]) for row in rows(out)] == [{"node": "a"}, {"node": "bad"}, {"node": "b"}]
+    texts = {path.parent.parent.name.split("-")[1]: path.read_text() for path in out.glob("*/files/a.txt")}
+    assert texts == {"a": "'a' 9", "b": "'b' 9"}
+    assert len(list(out.glob("*bad*/executed/*.failed.ipynb"))) == 1
+
+    assert [done.status for done in batch(path, out)] == ["kept", "failed", "kept"]
+    write(folder, "notebook: nb/01_x.ipynb\ngrid: {node: [a, b]}\nparameters: {repeats: 9}\n")
+    assert [done.status for done in batch(path, out)] == ["done", "done"]  # other runs: they set repeats
+    write(folder, "notebook: nb/01_x.ipynb\ngrid: {node: [a, b]}\n")
+    next(iter(out.glob("01_x.node-a-*/files/a.txt"))).unlink()
+    assert [done.status for done in batch(path, out)] == ["done", "kept"]
+    write_notebook(folder / "nb" / "01_x.ipynb", FAIL, SAVE, "1 + 1")
+    assert [done.status for done in batch(path, out)] == ["done", "done"]
+    next(iter(out.glob("01_x.node-b-*/run.json"))).write_text("{}")
+    assert [done.status for done in batch(path, out)] == ["kept", "done"]
+    assert [done.status for done in batch(path, out, fresh=True)] == ["done", "done"]
+
+
+@pytest.mark.notebooks
+def test_a_run_whose_process_is_killed_is_one_failed_run(folder, write_notebook):
+    killer = "import os, signal\nif node == 'kernel':\n    os.kill(os.getpid(), signal.SIGKILL)"
+    killer += "\nif node == 'all':\n    os.kill(os.getppid(), signal.SIGKILL)"
+    write_notebook(folder / "nb" / "02_y.ipynb", killer, SAVE)
+    path = write(folder, "notebook: nb/02_y.ipynb\ngrid: {node: [kernel, all, fine]}\n")
+    outcomes = batch(path, folder / "out", jobs=3)
+    assert [done.status for done in outcomes] == ["failed", "failed", "done"]
+    assert "the kernel died before the end" in outcomes[0].error
+    assert "its process was killed (signal 9; out of memory?)" in outcomes[1].error
+
+
+def kernels(marker: str) -> list[str]:
+    """Processes with this word in their environment."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"C3_TEST={marker}".encode() in environ.read_bytes():
+                found.append(environ.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.notebooks
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+def test_stopped_in_the_middle_it_leaves_no_process_and_goes_on_next_time(folder, write_notebook, sign):
+    write_notebook(
+        folder / "nb" / "03_z.ipynb",
+        f"import time\nfrom pathlib import Path\nif node == 'slow' and not Path({str(folder / 'go')!r}).exists():\n"
+        f"    Path({str(folder / 'slow')!r}).touch()\n    time.sleep(600)",
+        SAVE,
+    )
+    path = write(folder, "notebook: nb/03_z.ipynb\ngrid: {node: [quick, slow, later]}\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "c3lib", "batch", str(path), "--out", str(folder / "out"), "--jobs", "1"],
+        cwd=ROOT,
+        env={**os.environ, "C3_TEST": folder.name + sign.name},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 60
+    while not (folder / "slow").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(sign)
+    stdout, stderr = process.communicate(timeout=40)
+    until = time.monotonic() + 40
+    while kernels(folder.name + sign.name):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    if sign == signal.SIGINT:
+        assert process.returncode == 130
+        assert stderr == "c3: interrupted\n"
+        assert stdout.startswith("3 runs: 1 done, 2 not run; ")
+    assert [row["status"] for row in rows(folder / "out")] == ["done", "not run", "not run"]
+    (folder / "go").touch()
+    assert [done.status for done in batch(path, folder / "out")] == ["kept", "done", "done"]
+
+
+def test_nothing_runs_where_a_parameter_is_wrong(folder):
+    path = write(folder, "notebook: nb/01_x.ipynb\nruns: [{node: a}, {nodes: b}]\n")
+    result = CliRunner().invoke(app, ["batch", str(path), "--out", str(folder / "out")])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"c3: {path}: runs 2.nodes: ")
+    assert result.stderr.count("\n") == 1
+    assert not (folder / "out").exists()
+
+
+def test_arguments_and_folder_are_checked(folder):
+    path = write(folder, "notebook: nb/01_x.ipynb\n")
+    with pytest.raises(C3Error, match="batch: jobs must be a whole number of at least 1"):
+        batch(path, folder / "out", jobs=0)
+    with pytest.raises(C3Error, match=r"params\.yaml: must be a folder"):
+        batch(path, path)
+    with held(folder / "out", "batch"):
+        code = f"from c3lib.batch import batch; batch({str(path)!r}, {str(folder / 'out')!r})"
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "another batch is writing here" in done.stderr
+
+
+def test_the_example_is_read():
+    jobs = read_jobs(EXAMPLE)
+    assert [dict(job.parameters)["node"] for job in jobs] == ["mi300x_8", "h200_8"]
+    assert run.SUMMARY == "summary.csv"
