@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import matplotlib
+import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
@@ -170,11 +171,18 @@ def timelines(rows: pd.DataFrame) -> Figure:
     for axis, name in zip(axes[:, 0], names, strict=True):
         part, colour = rows[rows["schedule"] == name], style.SCHEDULE[name]
         looks = {"gemm": (0, 1.0, colour), "move": (0, 1.0, "#F2A93B"), "exchange": (1, 0.5, colour)}
-        for row in part.itertuples():
-            place, alpha, fill = looks[row.op]
-            start, width = row.start_s * 1e3, (row.end_s - row.start_s) * 1e3
-            thin = 0.0 if row.op == "move" else min(0.6, 40 * width / end)
-            axis.barh(place, width, 0.82, start, color=fill, alpha=alpha, edgecolor="white", linewidth=thin)
+        for op, bars in part.groupby("op", sort=False):
+            place, alpha, fill = looks[str(op)]
+            start, width = bars["start_s"] * 1e3, (bars["end_s"] - bars["start_s"]) * 1e3
+            thin = np.minimum(0.6, 40 * width / end) if op != "move" else 0.0
+            look = {
+                "color": fill,
+                "alpha": alpha,
+                "edgecolor": "white",
+                "linewidth": thin,
+                "zorder": 3 if op == "move" else 2,
+            }
+            axis.barh(np.full(len(bars), place), width, 0.82, start, **look)
         stop = part["end_s"].max() * 1e3
         axis.axvline(ideal, color="#444444", lw=0.9, ls=(0, (4, 2)), zorder=0)
         text = f"{stop:.1f} ms" + ("" if name == "serial" else f"\n{part['speedup'].iloc[0]:.2f}x")

@@ -63,7 +63,7 @@ def _finish(figure: Figure, axes: Any, rows: pd.DataFrame) -> None:
     for axis in axes:
         axis.axhspan(0, 1, color=style.FAINT, alpha=0.45, lw=0, zorder=0)
     axes[0].set(ylabel="speedup over serial", ylim=(max(0, low - 0.12), high * 1.16))
-    axes[0].text(0.02, 0.01, "loses", transform=axes[0].transAxes, color=style.GREY, va="bottom")
+    axes[0].text(0.98, 0.01, "loses", transform=axes[0].transAxes, color=style.GREY, ha="right", va="bottom")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, handlelength=1.4, columnspacing=1.4)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from c3lib.ficco import FINER, SCHEDULES
 from c3lib.ficco.sets import PAPER_SET, load_problems
@@ -46,7 +47,7 @@ def _order(rows: pd.DataFrame) -> list[str]:
 
 @style.styled
 def speedups(rows: pd.DataFrame) -> Figure:
-    """A cell a problem, schedule and transport: speedup over serial, the best of each problem in bold."""
+    """A cell a problem, schedule and transport: speedup over serial, the best finer-grain one in bold."""
     evidence, order = style.shown(rows), _order(rows)
     transports = [name for name in TRANSPORT if name in rows["transport"].values]
     figure, axes = style.canvas(1, len(transports), sharey=True, height_in=1.7 + 0.225 * len(order), squeeze=False)
@@ -66,6 +67,8 @@ def speedups(rows: pd.DataFrame) -> Figure:
                 dark = abs(float(norm(np.clip(values[y, x], WORST, BEST))) - 0.5) > 0.32
                 look = {"color": "white" if dark else "#222222", "weight": "bold" if is_best else "normal"}
                 axis.text(x, y, f"{values[y, x]:.2f}", ha="center", va="center", fontsize=8, **look)
+            if name in winner.index and values[y, 0] > winner.loc[name, "speedup"]:
+                axis.add_patch(Rectangle((-0.46, y - 0.46), 0.92, 0.92, fill=False, ec="#111111", lw=1.1))
             ideal = part.loc[(name, BASELINE), "ideal"]
             axis.text(len(COMPARED), y, f"{ideal:.2f}", ha="center", va="center", fontsize=8, color=style.GREY)
             limit = LANE[winner.loc[name, "waiting"]] if name in winner.index else ""
@@ -81,7 +84,7 @@ def speedups(rows: pd.DataFrame) -> Figure:
         axis.set(xlim=(-0.5, len(heads) - 0.45), xlabel=TRANSPORT[transport])
         axis.spines[:].set_visible(False)
         axis.axvline(0.5, color="white", lw=3)
-    note = "blue gains, orange loses, bold is best; schedules ours"
+    note = "blue gains, orange loses; bold: best finer-grain, framed: shard level beats it"
     note += "" if rows["fits"].all() else "; full: beyond the memory"
     style.stamp(figure, evidence, style.node_of(rows), f"{len(order)} problems", note)
     return figure
