@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -155,6 +154,8 @@ def test_bytes_arrive_at_the_rate_of_one_direction():
         7 * SHARD / (SWITCH.link.count * SWITCH.link.dma_gbs * 1e9)
     )
     assert one_way(MESH).link == MESH.link
+    copied = timed("serial", HOST, "cu").exchange_s[0]
+    assert copied == pytest.approx(7 * SHARD / (HOST.link.cu_one_way_gbs * 1e9))
     faster = HOST.with_constant("link.dma_gbs", 60)  # never slower than with traffic both ways
     assert one_way(faster).link.dma_gbs == 60
 
@@ -168,10 +169,14 @@ def test_cu_driven_exchanges_take_cus_from_the_kernels_and_engines_do_not(node):
     for found, cus in ((by_cu, node.gpu.cus - reserved), (by_dma, node.gpu.cus)):
         alone = max(kernels.compute_time_s(gemm, cus, node)[0], kernels.memory_time_s(gemm, cus, node)[0])
         assert found.kernel_s[0] == pytest.approx(alone)
+    scarce = node.with_constant("all-gather.cu_gbs", 0.01)  # so that CUs and not links set the pace
+    own, default = (timed(name, scarce, "cu").exchange_s[0] for name in ("hetero_fused_1d", "serial"))
+    library = node.library["all-gather"]
+    piece_share = PIECE / SHARD
+    assert own / piece_share == pytest.approx(default * library.default_cus / min(reserved, library.default_cus))
     serial = timed("serial", node, "cu")
     assert serial.kernel_s == pytest.approx(timed("serial", node, "dma").kernel_s)
-    library = kernels.library_field(kernels.CollectiveBatch(np.array([0]), np.ones(1), np.ones(1)), node, "default_cus")
-    rate = min(library[0] * node.library["all-gather"].cu_gbs, kernels.link_gbs(one_way(node), 7, "cu")) * 1e9
+    rate = min(library.default_cus * library.cu_gbs, kernels.link_gbs(one_way(node), 7, "cu")) * 1e9
     assert serial.exchange_s[0] == pytest.approx(7 * SHARD / rate)
 
 

@@ -92,16 +92,27 @@ def test_rates_solve_their_own_equation(first, second, first_path, second_path, 
     assert rate == pytest.approx(again, rel=1e-6)
 
 
-@given(
-    st.lists(st.tuples(*[st.floats(0, 1e4)] * 2, *[rates | st.just(np.inf)] * 2, rates, rates), min_size=1, max_size=5),
-    st.tuples(waiting, waiting),
+two_tasks = st.lists(
+    st.tuples(*[st.floats(0, 1e4)] * 2, *[rates | st.just(np.inf)] * 2, rates, rates), min_size=1, max_size=5
 )
-def test_two_tasks_in_closed_form_are_where_iteration_goes(cases, coefficients):
+
+
+@given(two_tasks, st.tuples(waiting, waiting))
+def test_two_tasks_in_closed_form_solve_their_own_equation(cases, coefficients):
+    """From no queueing to where it leaves next to nothing, in a batch of any size."""
+    units, path, traffic = np.array(cases).T.reshape(3, 2, -1)
+    rate = queued_rates(units, path, traffic, coefficients, 50.0)
+    load = (rate * traffic)[::-1] / 50.0
+    again = np.minimum(path, units / (1 + np.array(coefficients)[:, None] * load))
+    assert rate == pytest.approx(again, rel=1e-6, abs=1e-9)
+
+
+@given(rates, rates, rates, rates, st.tuples(waiting, waiting))
+def test_two_tasks_in_closed_form_are_where_iteration_goes(first, second, first_path, second_path, coefficients):
     """A third task that does nothing makes it iterate."""
-    first, second, first_path, second_path, *traffic = np.array(cases).T
-    nothing = np.zeros_like(first)
-    units, path, loads = np.stack([first, second]), np.stack([first_path, second_path]), np.stack(traffic)
-    found = queued_rates(units, path, loads, coefficients, 50.0)
-    more = [np.vstack([part, nothing]) for part in (units, path, loads)]
-    assert found == pytest.approx(queued_rates(*more, (*coefficients, 0), 50.0)[:2], rel=1e-5, abs=1e-9)
-    assert waterfill(units, 50.0) == pytest.approx(waterfill(more[0], 50.0)[:2], abs=1e-9)
+    parts = pair(first, second), pair(first_path, second_path), pair(1, 2)
+    more = [np.vstack([part, [[0.0]]]) for part in parts]
+    found = queued_rates(*parts, coefficients, 500.0)
+    assert found == pytest.approx(queued_rates(*more, (*coefficients, 0), 500.0)[:2], rel=1e-6)
+    demand = parts[0]
+    assert waterfill(demand, 50.0) == pytest.approx(waterfill(more[0], 50.0)[:2])
