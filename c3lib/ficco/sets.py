@@ -16,7 +16,7 @@ from c3lib.hardware import COLLECTIVES, Node
 from c3lib.suites import MATRICES
 from c3lib.workload import whole
 
-COLUMNS = ("name", "m", "n", "k", "dtype", "collective", "origin")
+COLUMNS = ("name", "m", "n", "k", "dtype", "collective", "pieces", "origin")
 FOLDER = DATA / "problems"
 PAPER_SET = "ficco16"
 
@@ -40,6 +40,7 @@ def load_problems(name: str, ranks: int, folder: Path = FOLDER, pieces: int = 0)
 
     ``m``, ``n``, ``k`` in the file are the GEMM of all ranks together: each computes ``n / ranks`` columns (rounded up)
     of all rows, which is the project's inference (with ``n`` whole, row g13 would need more than a GPU's memory).
+    ``pieces`` of a shard, in the file or for all rows; 0 is as many as there are ranks.
 
     Raises:
         C3Error: unknown set, wrong columns, a value out of range (file, line and column named), a repeated name.
@@ -68,15 +69,15 @@ def _row(line: dict, ranks: int, pieces: int) -> Row:
     if None in line or None in line.values():
         raise C3Error(f"expected {len(COLUMNS)} values")
     numbers = {}
-    for column in ("m", "n", "k"):
+    for column in ("m", "n", "k", "pieces"):
         try:
-            numbers[column] = whole(column, int(line[column]), least=1)
+            numbers[column] = whole(column, int(line[column]), least=column != "pieces")
         except ValueError:
             raise C3Error(f"{column} must be a whole number, not {line[column]!r}") from None
     if not line["name"]:
         raise C3Error("name must not be empty")
-    return Row(line["name"], problem(line["collective"], **numbers, dtype=line["dtype"], ranks=ranks, pieces=pieces),
-               line["origin"])  # fmt: skip
+    numbers["pieces"] = pieces or numbers["pieces"]
+    return Row(line["name"], problem(line["collective"], **numbers, dtype=line["dtype"], ranks=ranks), line["origin"])
 
 
 def problem(kind: str, m: int, n: int, k: int, ranks: int, dtype: str = "bf16", pieces: int = 0) -> Problem:
