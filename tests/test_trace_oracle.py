@@ -40,14 +40,14 @@ def test_analysis_is_what_counting_gives(tmp_path_factory, some):
     )
     runs = [(what, set(range(start, start + length))) for what, start, length in some]
 
-    def points(*whats):
-        return set().union(*(run for what, run in runs if what in whats))
+    def points(*kinds):
+        return set().union(*(run for what, run in runs if what in kinds))
 
     compute, gemms = points(*COMPUTE), points(*GEMMS)
     assert found.busy_s == count(points(*MAKE))
     assert (found.gemm_s, found.compute_s) == (count(gemms), count(compute))
-    for hidden, whats in ((found.communication, COMMUNICATION), (found.host_copies, ("host",))):
-        moving = points(*whats)
+    for hidden, kinds in ((found.communication, COMMUNICATION), (found.host_copies, ("host",))):
+        moving = points(*kinds)
         assert hidden.time_s == count(moving)
         assert hidden.exposed_s == count(moving - compute)
         assert hidden.overlapped_s == count(moving & compute)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c3lib.trace import names
-from c3lib.trace.intervals import Spans, covered, together, within
+from c3lib.trace.intervals import Spans, covered, groups, together, within
 from c3lib.trace.record import Kernel, Record, record
 
 MOST_TRANSFERS = 50
@@ -72,6 +72,17 @@ class Overlap:
 
 
 @dataclass(frozen=True)
+class Stream:
+    """One stream of a GPU: seconds in which it runs anything, GEMMs, transfers of any kind."""
+
+    stream: str
+    activities: int
+    busy_s: float
+    gemm_s: float
+    transfer_s: float
+
+
+@dataclass(frozen=True)
 class Device:
     """One GPU of one trace; times in seconds. ``title`` is empty where the trace does not name the GPU."""
 
@@ -81,7 +92,7 @@ class Device:
     evidence: str
     complete: bool
     activities: int
-    streams: int
+    streams: tuple[Stream, ...]
     span_s: float
     busy_s: float
     gemm_s: float
@@ -105,12 +116,11 @@ def analyze(
 def devices(found: Record) -> list[Device]:
     """Every GPU of a record."""
     roles = np.array([names.ROLES.index(kernel.role) for kernel in found.kernels])[found.kernel]
-    return [_device(found, roles, number) for number in np.unique(found.device).tolist()]
+    return [_device(found, roles[own], number, own) for number, own in groups(found.device).items()]
 
 
-def _device(found: Record, roles: NDArray, number: int) -> Device:
-    own = found.device == number
-    start, end, kernel, role = found.start_ns[own], found.end_ns[own], found.kernel[own], roles[own]
+def _device(found: Record, role: NDArray, number: int, own: NDArray) -> Device:
+    start, end, kernel = found.start_ns[own], found.end_ns[own], found.kernel[own]
 
     def among(*wanted: str) -> NDArray:
         return np.isin(role, [names.ROLES.index(name) for name in wanted])
@@ -128,6 +138,11 @@ def _device(found: Record, roles: NDArray, number: int) -> Device:
         return Hidden(transfers.length / 1e9, exposed / 1e9, beside / 1e9)
 
     transfer = among(*names.COMMUNICATION, names.HOST_COPY)
+
+    def stream(one: int, mine: NDArray) -> Stream:
+        times = (spans(mine[chosen[mine]]).length / 1e9 for chosen in (np.ones_like(gemm), gemm, transfer))
+        return Stream(found.streams[one], mine.size, *times)
+
     alone = (within(covered(start, end, least=2), start, end) == 0) & (end > start)
     return Device(
         file=str(found.path),
@@ -135,8 +150,8 @@ def _device(found: Record, roles: NDArray, number: int) -> Device:
         title=found.titles.get(number, ""),
         evidence=found.evidence,
         complete=found.complete,
-        activities=int(own.sum()),
-        streams=np.unique(found.stream[own]).size,
+        activities=own.size,
+        streams=tuple(stream(*one) for one in groups(found.stream[own]).items()),
         span_s=(int(end.max()) - int(start.min())) / 1e9,
         busy_s=covered(start, end).length / 1e9,
         gemm_s=gemms.length / 1e9,
@@ -209,9 +224,7 @@ def _longest(kernel: NDArray, length: NDArray) -> list[int]:
 
 def _grouped(key: NDArray, values: NDArray) -> dict[int, NDArray]:
     """The values of each key."""
-    order = np.argsort(key, kind="stable")
-    known, first = np.unique(key[order], return_index=True)
-    return dict(zip(known.tolist(), np.split(values[order], first[1:]), strict=True))
+    return {one: values[places] for one, places in groups(key).items()}
 
 
 def _medians(key: NDArray, length_ns: NDArray) -> dict[int, tuple[float, int]]:

@@ -1,4 +1,7 @@
-"""Exact arithmetic of intervals in whole numbers, vectorised: where at least so many run, how long, how much of it."""
+"""Exact arithmetic of intervals in whole numbers, vectorised: where at least so many run, how long, how much of it.
+
+Whatever is done for each of many things is done by groups of sorted rows: a hostile trace has as many as rows.
+"""
 
 from __future__ import annotations
 
@@ -52,3 +55,10 @@ def within(spans: Spans, start: Times, end: Times) -> Times:
         return sums[begun] - np.where(begun > 0, beyond, 0)
 
     return before(end) - before(start)
+
+
+def groups(key: Times) -> dict[int, Times]:
+    """The places of each value of ``key``, in order."""
+    order = np.argsort(key, kind="stable")
+    known, first = np.unique(key[order], return_index=True)
+    return dict(zip(known.tolist(), np.split(order, first[1:]), strict=True))

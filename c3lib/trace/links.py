@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c3lib.trace import names
+from c3lib.trace.intervals import groups
 from c3lib.trace.values import Wrong, clean, is_whole, sizes, time_ns
 
 MOST_LAUNCHES = 6_000_000
@@ -82,10 +83,10 @@ class Links:
     def _in_time(self, operators: dict[str, Numbers]) -> Numbers:
         """Facts of the innermost operators in whose time the old launches lie, 0 where there is none."""
         found = np.zeros_like(self._old["start"])
-        for thread in np.unique(self._old["thread"]):
-            mine = np.flatnonzero(operators["thread"] == thread)
+        of_thread = groups(operators["thread"])
+        for thread, own in groups(self._old["thread"]).items():
+            mine = of_thread.get(thread, np.zeros(0, np.int64))
             mine = mine[np.lexsort((-operators["end"][mine], operators["start"][mine]))]
-            own = np.flatnonzero(self._old["thread"] == thread)
             place = np.searchsorted(operators["start"][mine], self._old["start"][own], side="right") - 1
             own, latest = own[place >= 0], mine[place[place >= 0]]
             inside = self._old["start"][own] <= operators["end"][latest]
@@ -116,10 +117,11 @@ class _Columns:
             column.append(value)
 
 
-def number_of(known: dict[Any, int], what: Any, called: str) -> int:
-    """Its number among the different ones. Raises :class:`Wrong` when there are too many."""
-    if what not in known and len(known) >= MOST_DIFFERENT:
-        raise Wrong(f"more than {MOST_DIFFERENT} different {called}: no program on GPUs has so many")
+def number_of(known: dict[Any, int], what: Any, called: str, most: int | None = None) -> int:
+    """Its number among the different ones. Raises :class:`Wrong` for more than ``most`` (:data:`MOST_DIFFERENT`)."""
+    most = MOST_DIFFERENT if most is None else most
+    if what not in known and len(known) >= most:
+        raise Wrong(f"more than {most} different {called}: no program on GPUs has so many")
     return known.setdefault(what, len(known))
 
 

@@ -21,6 +21,7 @@ from c3lib.trace.stream import Reader
 from c3lib.trace.values import LONGEST_NAME, Wrong, clean, count, is_whole, name_of, sizes, time_ns
 
 MOST_ACTIVITIES = 3_000_000
+MOST_STREAMS = 10_000
 MOST_CHARACTERS = 8 * 2**20
 """Of the names of all different kernels; a training step has hundreds."""
 
@@ -50,13 +51,14 @@ class Kernel:
 class Record:
     """Activities as columns, all of one length: ``start_ns``, ``end_ns``, ``device``, ``stream``, ``kernel``.
 
-    ``kernel`` counts in ``kernels``, ``stream`` is a number of its own for each stream of a device. ``titles`` names
+    ``kernel`` counts in ``kernels``, ``stream`` in ``streams``, the names of all devices' streams. ``titles`` names
     devices, ``events`` counts all events read, ``complete`` is False for a part of a trace; ``evidence`` is what the
     trace says of itself, which only ours do.
     """
 
     path: Path
     kernels: list[Kernel]
+    streams: list[str]
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
     device: NDArray[np.int64]
@@ -128,7 +130,7 @@ class _Kept:
         self.start.append(start)
         self.end.append(start + length)
         self.device.append(device)
-        self.stream.append(number_of(self.streams, (device, stream), "streams"))
+        self.stream.append(number_of(self.streams, (device, stream), "streams", MOST_STREAMS))
         self.kernel.append(self._kernel(category, event, told))
         for column, key in ((self.external, "External id"), (self.correlation, "correlation")):
             column.append(told[key] if is_whole(told.get(key)) else 0)
@@ -144,6 +146,7 @@ class _Kept:
         return Record(
             path=reader.path,
             kernels=list(kernels),
+            streams=[str(stream) for _, stream in self.streams],
             start_ns=np.asarray(self.start),
             end_ns=np.asarray(self.end),
             device=np.asarray(self.device),
