@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from c3lib.ficco import FINER, Problem, build
+from c3lib.ficco import FINER, SCHEDULES, Problem, build
 from c3lib.ficco.sets import Row
 from c3lib.finer import schedule_rows
 from c3lib.hardware import load_node
@@ -82,7 +82,10 @@ def reduced(rows: pd.DataFrame) -> pd.DataFrame:
                 "model_speedup": told["speedup"],
             }
         )
-    return pd.DataFrame(found).assign(node=node.name, evidence=rows["evidence"].iloc[0], verified=True)
+    order = ["piece_bytes", "problem", "transport", "place"]
+    table = pd.DataFrame(found).assign(place=lambda rows: rows["schedule"].map(list(SCHEDULES).index))
+    table = table.sort_values(order, ascending=[False, True, True, True], kind="stable", ignore_index=True)
+    return table.drop(columns="place").assign(node=node.name, evidence=rows["evidence"].iloc[0], verified=True)
 
 
 def best(rows: pd.DataFrame) -> pd.DataFrame:

@@ -66,6 +66,10 @@ def reduced(rows: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(found).assign(
         node=rows["node"].iloc[0], evidence=rows["evidence"].iloc[0], verified=True, repetitions=repetitions(rows)
     )
+    rank = {name: index for index, name in enumerate(row.name for row in load_problems(PAPER_SET, RANKS))}
+    order = table["problem"].map(rank).fillna(-1) * 10 + table["axis"].map({"none": 0, "m": 1, "n": 2, "k": 3})
+    table = table.assign(order=order).sort_values(["order", "ways", "transport", "operation"], kind="stable")
+    table = table.drop(columns="order").reset_index(drop=True)
     return table.assign(model=_modelled(table))
 
 
@@ -109,13 +113,13 @@ def both(rows: pd.DataFrame) -> Figure:
             _points(axis, part, place, colour, marker, f"{count} pieces")
         axis.set_title(title.split(" (")[0], fontsize=9)
         row_axis(axis, order)
-        factor_axis(axis, 1 + cut.loc[cut["axis"] == name, ["value", "model"]].stack())
+        factor_axis(axis, 1 + cut.loc[cut["axis"] == name, ["low", "high", "model"]].stack())
     for transport, colour in COLOUR.items():
         part = shared[shared["transport"] == transport]
         _points(axes[3], part, place, colour, "D", f"beside the {TRANSPORTS[transport]}")
-    axes[3].set_title("beside an exchange", fontsize=9)
+    axes[3].set_title("beside traffic", fontsize=9)
     row_axis(axes[3], order)
-    values = 1 + shared[["value", "model"]].stack()
+    values = 1 + shared[["low", "high", "model"]].stack()
     axes[3].set_xlim(min(0.98, values.min() - 0.02), max(1.1, values.max() + 0.03))
     axes[3].xaxis.set_major_formatter(lambda value, _: f"{value:.2g}x")
     for axis in axes:
@@ -157,11 +161,8 @@ def finding(rows: pd.DataFrame) -> style.Finding:
         )
     alone = rows[(rows["loss"] == "decomposition") & (rows["operation"] == "exchange")]
     for transport, part in alone.groupby("transport", sort=False):
-        worst = part.loc[part["value"].idxmax()]
-        parts.append(
-            f"A shard of 512 MiB by {TRANSPORTS[str(transport)]} loses at most {percent(worst['value'], 1)} by being "
-            f"cut (in {worst['ways']} along {str(worst['axis']).upper()})"
-        )
+        each = [f"{percent(row.value, 1)} in {row.ways} along {row.axis.upper()}" for row in part.itertuples()]
+        parts.append(f"A shard of 512 MiB by {TRANSPORTS[str(transport)]}, cut: {', '.join(each)}")
     both_run = rows[rows["loss"] == "contention"]
     for (operation, transport), part in both_run.groupby(["operation", "transport"], sort=False):
         what = "The GEMM beside an exchange" if operation == "gemm" else "The exchange beside a GEMM"
