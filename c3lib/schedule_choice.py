@@ -17,7 +17,7 @@ from c3lib.errors import C3Error, unknown
 from c3lib.ficco.problem import Problem
 from c3lib.ficco.schedules import SCHEDULES
 from c3lib.hardware import Node
-from c3lib.schedule_costs import RULES, Case, Cost
+from c3lib.schedule_costs import RULES, Case, Cost, serial
 from c3lib.workload import format_size
 
 TRANSPORTS = ("cu", "dma")
@@ -45,7 +45,7 @@ def thresholds(problem: Problem, node: Node, transport: str = "dma") -> Threshol
     Raises:
         C3Error: as :func:`choose`.
     """
-    return _thresholds(_case(problem, node, transport))
+    return _thresholds(case_of(problem, node, transport))
 
 
 def _thresholds(case: Case) -> Thresholds:
@@ -115,24 +115,29 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3f} ms"
 
 
-def _case(problem: Problem, node: Node, transport: str) -> Case:
+def case_of(problem: Problem, node: Node, transport: str) -> Case:
+    """The problem as the rank sees it that the others wait for. Raises as :func:`choose`."""
     if transport not in TRANSPORTS:
         raise unknown("transport", transport, TRANSPORTS)
     if problem.ranks > node.ranks:
         raise C3Error(f"problem: needs {problem.ranks} ranks, and {node.name} has {node.ranks}")
-    return Case(problem, node, transport)
+    if problem.even:
+        return Case(problem, node, transport, problem.busiest)
+    return max(
+        (Case(problem, node, transport, rank) for rank in range(problem.ranks)), key=lambda case: serial(case).time_s
+    )
 
 
 def choose(problem: Problem, node: Node, transport: str = "dma", among: Sequence[str] = tuple(SCHEDULES)) -> Choice:
     """The schedule that the closed-form costs put first; ``among`` restricts it (:data:`c3lib.ficco.FINER`: the four).
 
-    Uneven problems are judged by the rank with the most rows, their steps by what is moved in one on average. Of equal
-    costs the first in ``among`` is taken.
+    Uneven problems are judged by the rank that would end last under ``serial``, their steps by what is moved in one on
+    average. Of equal costs the first in ``among`` is taken.
 
     Raises:
         C3Error: an unknown transport or schedule, none to choose from, more ranks than the node has.
     """
-    case = _case(problem, node, transport)
+    case = case_of(problem, node, transport)
     if isinstance(among, str) or not among:
         raise C3Error("among: expected the names of one or more schedules")
     for name in among:

@@ -43,10 +43,9 @@ class Cost(NamedTuple):
 
 
 class Case:
-    """A problem as the rank with most rows sees it, on one machine: sizes in rows, columns and bytes."""
+    """A problem as one rank sees it, on one machine: sizes in rows, columns and bytes."""
 
-    def __init__(self, problem: Problem, node: Node, transport: str):
-        rank = problem.busiest
+    def __init__(self, problem: Problem, node: Node, transport: str, rank: int):
         self.own_rows = problem.rows[rank][rank]
         ring = (*problem.rows[rank + 1 :], *problem.rows[:rank])
         self.far = [row[rank] for row in ring if row[rank]]  # by peer, in the order of peer-to-peer steps

@@ -62,10 +62,16 @@ def by_shape(problem: Problem, node: Node, transport: str, among: Sequence[str] 
 def model_times(
     node: Node, rows: Sequence[Row], transport: str, among: Sequence[str] = tuple(SCHEDULES)
 ) -> pd.DataFrame:
-    """Seconds of each problem (index: name) under each schedule (columns), simulated on the rank with most rows."""
-    programs = (build(name, row.problem, row.problem.busiest) for row in rows for name in among)
-    times = [simulate(both).time_s for both in lanes(programs, node, transport)]
-    table = np.reshape(times, (len(rows), len(among)))
+    """Seconds of each problem (index: name) under each schedule (columns), simulated: of the slowest rank."""
+    ranks = [[row.problem.busiest] if row.problem.even else range(row.problem.ranks) for row in rows]
+    programs = (
+        build(name, row.problem, rank)
+        for row, those in zip(rows, ranks, strict=True)
+        for name in among
+        for rank in those
+    )
+    times = (simulate(both).time_s for both in lanes(programs, node, transport))
+    table = [[max(next(times) for _ in those) for _ in among] for those in ranks]
     return pd.DataFrame(table, index=[row.name for row in rows], columns=list(among))
 
 

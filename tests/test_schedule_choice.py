@@ -19,8 +19,8 @@ from c3lib.ficco.sets import Row, load_problems, random_problems
 from c3lib.model import kernels
 from c3lib.model.order import Kernel as Part
 from c3lib.model.pieces import TRANSPORTS, kernel_batch
-from c3lib.schedule_choice import choose, thresholds
-from c3lib.schedule_costs import RULES, Case, pipeline
+from c3lib.schedule_choice import case_of, choose, thresholds
+from c3lib.schedule_costs import RULES, pipeline
 from c3lib.schedule_machine import NOTHING, Kernel, Machine, Work
 from c3lib.schedule_score import (
     LOSS_TARGET,
@@ -69,7 +69,7 @@ def test_what_the_last_peer_gives_follows_the_last_exchange():
     for last in (4096, 8192):
         rows = [(8192,) * 4, (8192,) * 4, (8192,) * 4, (last, 1, 1, 1)]
         problem = Problem.all_to_all(0, 2048, 4096, 4, rows=rows)
-        estimate = RULES["shard_p2p"](Case(problem, host, "dma")).time_s
+        estimate = RULES["shard_p2p"](case_of(problem, host, "dma")).time_s
         assert estimate == pytest.approx(_simulated(problem, host, "dma", "shard_p2p"), rel=0.005)
 
 
@@ -122,7 +122,7 @@ def test_kernels_take_what_the_isolated_curves_say(gemm, node, transport, kind):
 @settings(max_examples=60, deadline=None)
 @given(problems(), st.sampled_from([MESH, SWITCH, NODES["h200_1"]]), transports)
 def test_serial_is_exact_and_every_cost_is_finite(problem, node, transport):
-    costs = {name: rule(Case(problem, node, transport)) for name, rule in RULES.items()} if _moves(problem) else {}
+    costs = {name: rule(case_of(problem, node, transport)) for name, rule in RULES.items()} if _moves(problem) else {}
     if not costs:
         assert choose(problem, node, transport).schedule == "serial"
         return
@@ -146,14 +146,14 @@ def test_closed_forms_lie_near_the_simulated_times(name, transport):
     rows = random_problems(25, NODES[name], seed=UNSEEN + 1)
     times = model_times(NODES[name], rows, transport)
     for row in rows:
-        case = Case(row.problem, NODES[name], transport)
+        case = case_of(row.problem, NODES[name], transport)
         estimates = [RULES[schedule](case).time_s for schedule in times]
         np.testing.assert_allclose(estimates, times.loc[row.name], rtol=0.1, err_msg=row.name)
 
 
 def test_every_schedule_has_a_rule():
     assert set(RULES) == set(SCHEDULES)
-    assert all(rule(Case(TALL, MESH, "dma")).schedule == name for name, rule in RULES.items())
+    assert all(rule(case_of(TALL, MESH, "dma")).schedule == name for name, rule in RULES.items())
 
 
 # --- thresholds ---
@@ -225,7 +225,7 @@ def test_a_slower_machine_makes_nothing_faster(index, transport, name, what):
     factor = 2 if what == "start" else 0.7
     slower = node.with_constants({key: node.constants[key].value * factor for key in keys})
     for rule in RULES.values():
-        before, after = (rule(Case(problem, one, transport)).time_s for one in (node, slower))
+        before, after = (rule(case_of(problem, one, transport)).time_s for one in (node, slower))
         # What runs slower disturbs the other lane less: that may win back a little of what is lost.
         assert after >= before * (1 - 0.02)
 
@@ -320,6 +320,19 @@ def test_constants_that_are_off_cost_little():
     exact, off = (summary(score(MESH, rows, truth=node)).set_index("policy").loc["rule"] for node in (None, truth))
     assert off["right"] <= exact["right"]
     assert off["loss"] <= 0.03
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_uneven_exchanges_are_judged_by_the_slowest_rank(transport):
+    rng, rows = np.random.default_rng(UNSEEN), []
+    for row in random_problems(8, SWITCH, seed=UNSEEN + 5):
+        m, ranks = max(row.problem.m), row.problem.ranks
+        given = rng.dirichlet([4.0] * ranks, size=ranks) * m / ranks + 1
+        uneven = Problem.all_to_all(0, row.problem.n, row.problem.k, ranks, rows=given.astype(int).tolist())
+        rows.append(Row(row.name, uneven, ""))
+    table = summary(score(SWITCH, rows, transport)).set_index("policy")
+    assert table.loc["rule", "loss"] <= 0.03
+    assert table.loc["rule", "loss"] <= table.loc["serial", "loss"]
 
 
 def test_the_truth_is_what_is_simulated_and_the_node_what_the_rule_knows():
