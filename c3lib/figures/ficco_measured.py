@@ -76,21 +76,24 @@ def speedups(rows: pd.DataFrame) -> Figure:
     evidence = style.shown(rows)
     about = rows.drop_duplicates("problem").sort_values(["piece_bytes", "ideal"], ascending=False, kind="stable")
     order, panels = list(about["problem"]), _panels(rows)
+    place = {name: len(order) - 1 - index for index, name in enumerate(order)}
     height = 1.4 + 0.42 * len(order)
     figure, axes = style.canvas(1, len(panels), sharex=True, sharey=True, height_in=height, squeeze=False)
     offsets = dict(zip(COMPARED, np.linspace(0.32, -0.32, len(COMPARED)), strict=True))
     for axis, transport in zip(axes[0], panels, strict=True):
-        for place, name in enumerate(reversed(order)):
-            part = rows[(rows["problem"] == name) & (rows["transport"] == transport)]
-            for row in part[part["schedule"].isin(COMPARED)].itertuples():
-                y, colour = place + offsets[row.schedule], style.SCHEDULE[row.schedule]
-                axis.plot([row.low, row.high], [y, y], color=colour, lw=1.6)
-                axis.plot([row.model_speedup], [y], mec=colour, zorder=1, **HOLLOW)
-                marker = style.SCHEDULE_MARKER[row.schedule]
-                axis.plot([row.speedup], [y], color=colour, **{**style.MODELLED, "marker": marker, "ms": 4.5})
-            if len(part):
-                axis.plot([part["ideal"].iloc[0]] * 2, [place - 0.4, place + 0.4], color="#444444", lw=1.6)
-            axis.axhline(place - 0.5, color=style.FAINT, lw=0.6, zorder=0)
+        part = rows[rows["transport"] == transport]
+        places = part["problem"].map(place)
+        for name in COMPARED:
+            own, colour = part[part["schedule"] == name], style.SCHEDULE[name]
+            y = places[own.index] + offsets[name]
+            axis.hlines(y, own["low"], own["high"], color=colour, lw=1.6)
+            axis.plot(own["model_speedup"], y, mec=colour, zorder=1, **HOLLOW)
+            look = {**style.MODELLED, "marker": style.SCHEDULE_MARKER[name], "ms": 4.5}
+            axis.plot(own["speedup"], y, color=colour, **look)
+        ideal = part[part["schedule"] == COMPARED[0]]
+        axis.vlines(ideal["ideal"], places[ideal.index] - 0.4, places[ideal.index] + 0.4, color="#444444", lw=1.6)
+        axis.hlines(np.arange(len(order)) - 0.5, 0, 1, color=style.FAINT, lw=0.6, zorder=0,
+                    transform=axis.get_yaxis_transform())  # fmt: skip
         axis.axvspan(0, 1, color=style.FAINT, alpha=0.45, lw=0, zorder=0)
         axis.set_title(TRANSPORTS[transport])
         axis.set_xlabel("speedup over serial")
