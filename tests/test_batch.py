@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -321,3 +322,22 @@ def test_the_example_is_read():
     jobs = read_jobs(EXAMPLE)
     assert [dict(job.parameters)["node"] for job in jobs] == ["mi300x_8", "h200_8"]
     assert run.SUMMARY == "summary.csv"
+
+
+def test_the_file_of_the_page_is_what_it_says(tmp_path):
+    text = re.search("```yaml\n(.+?)```", (ROOT / "docs" / "sweeps.md").read_text(), re.DOTALL).group(1)
+    jobs = read_jobs(write(tmp_path, text.replace("../../notebooks", str(ROOT / "notebooks"))))
+    assert [dict(job.parameters)["node"] for job in jobs] == ["mi300x_8", "h200_8", "h200_1"]
+
+
+@pytest.mark.parametrize("package", ["yaml", "papermill"])
+def test_without_its_packages_it_says_what_to_install(folder, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(params, "find_spec", lambda name: None if name == package else True)
+    assert "pip install 'c3lib[notebooks]'" in said_by(folder)
+
+
+def said_by(folder: Path) -> str:
+    with pytest.raises(C3Error) as caught:
+        read_jobs(write(folder, "notebook: nb/01_x.ipynb"))
+    return str(caught.value)

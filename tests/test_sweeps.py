@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -157,6 +158,17 @@ def test_the_example_runs_and_answers_in_json(tmp_path):
     assert content["rows"] == len(read_sweep(tmp_path / "a", ["best"])) == content["scenarios"] * 6
     shares = [row["best_share"] for row in content["strategies"]]
     assert sum(shares) == pytest.approx(1)
+
+
+def test_the_grid_of_the_page_is_what_it_says(tmp_path):
+    page = (ROOT / "docs" / "sweeps.md").read_text()
+    path = tmp_path / "grid.toml"
+    path.write_text(re.search("```toml\n(.+?)```", page, re.DOTALL).group(1))
+    grid = read_grid(path)
+    assert (grid.scenarios, grid.strategies) == (2 * 7 * 2 * 2 * 2, ("c3_sp", "conccl"))
+    done = sweep(path, tmp_path / "out")
+    columns = re.findall(r"`(\w+)`", re.search(r"Columns: (.+?)They mean", page, re.DOTALL).group(1))
+    assert set(columns[1:]) <= set(read_sweep(done.folder).columns)
 
 
 @given(st.data())
@@ -542,3 +554,15 @@ def test_arguments_are_checked(tmp_path):
     sweep({"axes": ONE}, tmp_path / "a")
     with pytest.raises(C3Error, match="unknown column 'speed'"):
         read_sweep(tmp_path / "a", ["speed"])
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(C3Error, match=r"needs pyarrow: pip install 'c3lib\[sweep\]'"):
+        sweep({"axes": ONE}, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(C3Error, match=r"--dask needs dask\.distributed: pip install 'c3lib\[sweep\]'"):
+        sweep({"axes": ONE}, tmp_path / "a", dask="tcp://127.0.0.1:1")
+    assert not (tmp_path / "a").exists()

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,9 @@ def _load(path: Path) -> Any:
     try:
         import yaml
     except ModuleNotFoundError:
-        raise C3Error("c3 batch needs pyyaml and papermill: pip install 'c3lib[notebooks]'") from None
+        yaml = None
+    if yaml is None or find_spec("papermill") is None:  # which each run needs; its import takes a second
+        raise C3Error("c3 batch needs pyyaml and papermill: pip install 'c3lib[notebooks]'")
 
     class Loader(yaml.SafeLoader):
         """Without aliases, which let few bytes stand for more than any memory holds, and without a key twice."""

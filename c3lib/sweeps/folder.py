@@ -98,7 +98,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def finished(folder: Path, about: dict[str, Any]) -> set[int]:
     """Numbers of the parts that are there, whole and of this sweep; what a killed run left half-written is removed."""
-    for scratch in folder.glob(".part-*"):
+    for scratch in (*folder.glob(".part-*"), *folder.glob(f".{MANIFEST}.*")):
         scratch.unlink(missing_ok=True)
     return {number for number in range(about["parts"]) if _whole(folder, number, about)}
 
