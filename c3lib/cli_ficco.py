@@ -23,12 +23,15 @@ def ficco(
         str, typer.Option("--transport", metavar="NAME", help="Who moves the pieces: dma or cu.")
     ] = "dma",
     pieces: Annotated[
-        int, typer.Option("--pieces", metavar="N", help="Pieces of a shard. Default: as many as ranks.", min=0)
+        int,
+        typer.Option("--pieces", metavar="N", help="Pieces of a shard.", show_default="as many as ranks", min=0),
     ] = 0,
-    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Default: all of the node.", min=0)] = 0,
+    ranks: Annotated[
+        int, typer.Option("--ranks", metavar="N", help="GPUs.", show_default="all of the node", min=0)
+    ] = 0,
     dtype: Annotated[str, typer.Option(help="Elements: bf16, fp16, fp32 or fp8.")] = "bf16",
     problem_set: Annotated[
-        str, typer.Option("--set", metavar="NAME", help="A set of GEMMs in place of one: ficco16.")
+        str, typer.Option("--set", metavar="NAME", help="A set of GEMMs in place of one, such as ficco16.")
     ] = "",
     tasks: Annotated[
         str, typer.Option("--tasks", metavar="SCHEDULE", help="List what one rank does under this schedule.")

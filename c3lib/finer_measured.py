@@ -21,7 +21,7 @@ BASELINE = "serial"
 
 
 def problem_of(about: Any) -> Problem:
-    """The problem that a measured row is about."""
+    """The problem of a row of a measured table: every rank gives as many rows as any other."""
     make = Problem.all_gather if about.collective == "all-gather" else Problem.all_to_all
     return make(int(about.m), int(about.n), int(about.k), int(about.ranks), about.dtype, int(about.pieces))
 

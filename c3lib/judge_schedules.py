@@ -19,8 +19,8 @@ from pathlib import Path
 import pandas as pd
 
 from c3lib.errors import C3Error
-from c3lib.ficco.problem import Problem
 from c3lib.ficco.schedules import build
+from c3lib.finer_measured import problem_of
 from c3lib.hardware import load_node
 from c3lib.judge import PREDICTORS, WAYS
 from c3lib.measured import FOLDER, TRANSPORTS, read_measured, table_path
@@ -73,18 +73,12 @@ def modelled_lanes(rows: pd.DataFrame, node: str) -> list[Lanes]:
     there, found = load_node(node), pd.Series(index=range(len(rows)), dtype=object)
     for transport, places in rows.reset_index(drop=True).groupby("transport").indices.items():
         programs = [
-            build(row.schedule, problem_of(row._asdict()))
+            build(row.schedule, problem_of(row))
             for row in rows.iloc[places].itertuples()  # its rank 0, as was measured
         ]
         for place, lane in zip(places, lanes(programs, there, _MODELLED[str(transport)]), strict=True):
             found[place] = lane
     return found.tolist()
-
-
-def problem_of(row: dict) -> Problem:
-    """The problem of a row: every rank gives as many rows as any other."""
-    build_one = Problem.all_gather if row["collective"] == "all-gather" else Problem.all_to_all
-    return build_one(row["m"], row["n"], row["k"], row["ranks"], row["dtype"], row["pieces"])
 
 
 def alone_s(lane: Lanes) -> tuple[float, float]:
