@@ -189,6 +189,18 @@ def test_every_cell_of_the_table_is_the_speedup_of_its_row():
     assert summary.loc[("cu", "shard_p2p"), "slower_than_serial"] == (mine["speedup"] < 1).sum()
 
 
+def test_everywhere_is_the_same_count_for_each_node():
+    table = ficco_speedups.everywhere(["h200_8", "h200_2"]).set_index(["node", "transport"])
+    mine = ficco_speedups.rows("h200_8").query("transport == 'cu'")
+    speedup = mine.pivot(index="problem", columns="schedule", values="speedup")
+    finest = speedup[list(FINER)].max(axis=1)
+    row = table.loc[("h200_8", "cu")]
+    assert row["best"] == pytest.approx(finest.max())
+    assert row["behind_serial"] == (finest < 1).sum()
+    assert row["behind_shard"] == (finest < speedup["shard_p2p"]).sum()
+    assert len(table) == 4
+
+
 # --- topology ---
 
 

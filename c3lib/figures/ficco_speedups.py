@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
@@ -144,3 +146,32 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
         exchange_limits=("waiting", lambda names: int((names == "exchange").sum())),
     )
     return found.reset_index()
+
+
+def everywhere(nodes: Sequence[str], problem_set: str = PAPER_SET) -> pd.DataFrame:
+    """One row a node and transport: what the best finer-grain schedule of each problem reaches, and where it loses.
+
+    ``best``, ``mean``: speedup over serial; ``ideal``: the largest; ``behind_serial``, ``behind_shard``: problems on
+    which serial or shard level is faster than every finer-grain schedule; ``fastest``: the schedule that most often is.
+    """
+    found = []
+    for node in nodes:
+        for transport, part in rows(node, problem_set).groupby("transport", sort=False):
+            winner = best(part).set_index("problem")
+            shard = part[part["schedule"] == SHARD_LEVEL].set_index("problem")["speedup"].reindex(winner.index)
+            found.append(
+                {
+                    "node": node,
+                    "evidence": "modelled",
+                    "transport": transport,
+                    "problems": len(winner),
+                    "best": winner["speedup"].max(),
+                    "mean": winner["speedup"].mean(),
+                    "ideal": winner["ideal"].max(),
+                    "behind_serial": int((winner["speedup"] < 1).sum()),
+                    "behind_shard": int((winner["speedup"] < shard).sum()),
+                    "fastest": winner["schedule"].mode().iloc[0] if len(winner) else "none",
+                    "limited_by_exchange": int((winner["waiting"] == "exchange").sum()),
+                }
+            )
+    return pd.DataFrame(found)
