@@ -76,6 +76,21 @@ def test_below_the_smallest_piece_cutting_gains_next_to_nothing(node, transport)
         assert gain(int(border) - 2 * K) <= 0.02
 
 
+@pytest.mark.parametrize(("island", "border"), [(2**17, 2**20 - 6 * K), (0, 2**20 - 6 * K), (0, 2**14), (0, 2**30)])
+def test_a_size_that_pays_below_others_that_do_not_is_no_border(monkeypatch, island, border):
+    """Waves of tiles make single sizes fast; the border is where all larger ones pay, to a row of A."""
+
+    def made_up(node, rows, transports, schedules):
+        sizes = [row.problem.piece_nbytes for row in rows]
+        return pd.DataFrame(
+            {"piece_bytes": sizes, "speedup": [1.1 if s >= border or s == island else 1 for s in sizes]}
+        )
+
+    monkeypatch.setattr("c3lib.cutting.balanced_n", lambda node, kind: 256)
+    monkeypatch.setattr("c3lib.cutting.schedule_rows", made_up)
+    assert smallest_piece(MESH, "dma") == (border if border < 2**30 else math.inf)
+
+
 def test_what_a_copy_costs_moves_the_smallest_piece_and_free_copies_remove_it():
     slow, fast = (
         MESH.with_constants({f"dma.{key}": factor * getattr(MESH.dma, key) for key in ("copy_us", "engine_us")})

@@ -237,7 +237,8 @@ def test_the_rate_one_way_is_that_of_whole_plans_from_host_memory(tmp_path):
     how = {"nbytes": 2**28, "direction": "in", "copies": 7}
     arms = [(setting(), 55e9), *((setting(blocks=blocks), blocks * 6e9) for blocks in (1, 2, 4, 8))]
     more = [row("isolated", "none", arm, 0, **how, transfer_s=sent / rate) for arm, rate in arms]
-    other = [row("isolated", "none", setting(), 0, **(how | {"copies": 1}), transfer_s=1e-6)]  # one copy is no plan
+    fast = [{"copies": 1}, {"direction": "out"}]  # one copy is no plan, and bytes that leave are another matter
+    other = [row("isolated", "none", setting(), 0, **(how | change), transfer_s=1e-6) for change in fast]
     with_both = pd.concat([rows, table(more + other, "isolated").assign(node=host.name)], ignore_index=True)
     read = written(tmp_path, host, with_both)
     assert read["link.dma_one_way_gbs"].value == pytest.approx(55, rel=0.01)

@@ -66,14 +66,16 @@ def test_more_pieces_lose_more(node, axis):
 
 
 @NODES
-def test_contention_of_a_schedules_own_pieces_is_that_of_its_lanes(node):
-    """DMA engines take no CU, so alone and beside are those of the schedule itself."""
-    found = losses(node).loc[("contention", slice(None), "dma", "m", 8)]
-    both = lanes([build("uniform_fused_1d", PROBLEM)], node, "dma")[0]
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_contention_of_a_schedules_own_pieces_is_that_of_its_lanes(node, transport):
+    """Alone is with all that each can use: every CU (as with engines), the library's number (as in ``serial``)."""
+    found = losses(node).loc[("contention", slice(None), transport, "m", 8)]["value"]
+    program, serial = build("uniform_fused_1d", PROBLEM), build("serial", PROBLEM)
+    both, whole = lanes([program, serial], node, transport)
     at = 1  # gathered, then multiplied
-    operations = found["value"]
-    assert operations["gemm"] == pytest.approx(both.beside_s[at] / both.kernel_s[at] - 1)
-    assert operations["exchange"] == pytest.approx(1 / both.slowed[at] - 1)
+    alone_s = lanes([program], node, "dma")[0].kernel_s[at]
+    assert found["gemm"] == pytest.approx(both.beside_s[at] / alone_s - 1)
+    assert found["exchange"] == pytest.approx(both.exchange_s[0] / both.slowed[at] / (whole.exchange_s[0] / 8) - 1)
 
 
 @NODES

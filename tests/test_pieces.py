@@ -128,6 +128,24 @@ def test_the_slowest_rank_is_the_time_of_a_row():
     assert (found["time_s"] > even["time_s"]).all()
 
 
+def test_the_slowest_rank_need_not_be_the_one_with_most_rows():
+    """Rank 0 has more to multiply, all its own; rank 1 waits for one link of a mesh. Rank 2 has little of both."""
+    rows = [[6000, 4096, 64], [64, 64, 64], [64, 64, 64]]
+    problem = Problem.all_to_all(1, 256, 8192, 3, rows=rows)
+    assert problem.busiest == 0
+    found = rows_of(problem, MESH, transports=("dma",))
+    for schedule in SCHEDULES:
+        programs = [build(schedule, problem, rank) for rank in range(3)]
+        times = [simulate(both).time_s for both in lanes(programs, MESH, "dma")]
+        assert times.index(max(times)) == 1
+        assert found.loc[("dma", schedule), "time_s"] == max(times), schedule
+        assert found.loc[("dma", schedule), "memory_bytes"] == max(item.peak_nbytes for item in programs)
+    alone = lanes([build("serial", problem, 1)], MESH, "dma")[0]
+    assert (found["gemm_s"] == alone.launch_s[0] + alone.kernel_s[0]).all()
+    assert (found["exchange_s"] == alone.start_s[0] + alone.exchange_s[0]).all()
+    assert found.loc[("dma", "serial"), "loss_free_s"] == pytest.approx(found["serial_s"].iloc[0])
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_rank_that_receives_nothing_only_multiplies(transport):
     alone = Problem.all_to_all(1, 512, 512, 2, rows=[[512, 0], [0, 512]])
@@ -193,6 +211,12 @@ def test_nothing_is_faster_beside_the_other(node, transport, schedule):
 
 
 @NODES
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_group_of_kernels_has_one_launch(node, schedule):
+    assert timed(schedule, node).launch_s == pytest.approx([node.gpu.launch_us * 1e-6] * len(order(schedule)[0]))
+
+
+@NODES
 def test_a_gemm_that_is_added_reads_and_writes_the_result_once_more(node):
     """At the end of its tiles, so in time whatever bounds it."""
     sizes = (8192, 4096, 1024)
@@ -250,6 +274,7 @@ def test_rows_say_what_the_schedules_take(node):
         assert row["serial_s"] == found.loc[(transport, "serial"), "time_s"] == row["gemm_s"] + row["exchange_s"]
         assert row["time_s"] >= max(row["kernel_busy_s"], row["exchange_busy_s"]) * (1 - 1e-12)
         assert row["exposed_s"] <= row["exchange_busy_s"]
+        assert row["waiting"] == ("exchange" if row["exchange_busy_s"] > row["kernel_busy_s"] else "gemm")
         assert row["ideal"] == pytest.approx(row["serial_s"] / max(row["gemm_s"], row["exchange_s"]))
         assert row["loss_free_s"] <= row["serial_s"] * (1 + 1e-12) or schedule == "shard_p2p"
         assert row["fits"]

@@ -92,6 +92,14 @@ def test_rates_solve_their_own_equation(first, second, first_path, second_path, 
     assert rate == pytest.approx(again, rel=1e-6)
 
 
+def test_a_rate_that_queueing_leaves_next_to_nothing_keeps_its_digits():
+    """u / (1 + q r / C) = r with q = C: 10^12 units beside 3 of another; and the other way round."""
+    units = pair(1e12, 3)
+    for turn in (slice(None), slice(None, None, -1)):
+        rate = queued_rates(units[turn], pair(np.inf, np.inf), pair(1, 1), (10, 10), 10)[turn]
+        assert rate == pytest.approx(units / (1 + rate[::-1]), rel=1e-9)
+
+
 two_tasks = st.lists(
     st.tuples(*[st.floats(0, 1e4)] * 2, *[rates | st.just(np.inf)] * 2, rates, rates), min_size=1, max_size=5
 )
