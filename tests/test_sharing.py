@@ -97,7 +97,7 @@ def test_a_rate_that_queueing_leaves_next_to_nothing_keeps_its_digits():
     units = pair(1e12, 3)
     for turn in (slice(None), slice(None, None, -1)):
         rate = queued_rates(units[turn], pair(np.inf, np.inf), pair(1, 1), (10, 10), 10)[turn]
-        assert rate == pytest.approx(units / (1 + rate[::-1]), rel=1e-9)
+        assert rate == pytest.approx(units / (1 + rate[::-1]), rel=1e-9, abs=0)
 
 
 two_tasks = st.lists(
