@@ -57,7 +57,7 @@ def schedule_rows(
         for row, of_row in zip(rows, programs, strict=True):
             ran = {name: [(program, next(every)) for program in ranks] for name, ranks in of_row.items()}
             for name in schedules:
-                found.append({**_about(row, node, transport), **_slowest(ran[name], ran["serial"], node)})
+                found.append({**_about(row, node, transport), **_slowest(ran[name], ran["serial"], node, transport)})
     return pd.DataFrame(found, columns=list(COLUMNS))
 
 
@@ -85,12 +85,16 @@ def _about(row: Row, node: Node, transport: str) -> dict[str, object]:
     }
 
 
-def _slowest(ran: Sequence[tuple[Program, Lanes]], serial: Sequence[tuple[Program, Lanes]], node: Node) -> dict:
+def _slowest(
+    ran: Sequence[tuple[Program, Lanes]], serial: Sequence[tuple[Program, Lanes]], node: Node, transport: str
+) -> dict:
     """What one schedule takes: the time of its slowest rank, beside that of the slowest under ``serial``."""
     program, timeline = max(((one, simulate(both)) for one, both in ran), key=lambda pair: pair[1].time_s)
     alone = [(both.launch_s[0] + both.kernel_s[0], sum(both.start_s) + sum(both.exchange_s)) for _, both in serial]
     gemm_s, exchange_s = max(alone, key=sum)
-    free_s = [simulate(loss_free(one, *times, node)).time_s for (one, _), times in zip(ran, alone, strict=True)]
+    free_s = [
+        simulate(loss_free(one, *times, node, transport)).time_s for (one, _), times in zip(ran, alone, strict=True)
+    ]
     serial_s = gemm_s + exchange_s
     ideal = float(ideal_speedup(gemm_s, exchange_s))
     speedup = serial_s / timeline.time_s

@@ -58,8 +58,9 @@ def reduced(rows: pd.DataFrame) -> pd.DataFrame:
         low, high = median_interval(gains)
         gemm_s, exchange_s = alone_s[name, "kernels", "none"], alone_s[name, "exchanges", transport]
         ideal, speedup = float(ideal_speedup(gemm_s, exchange_s)), float(np.median(gains))
-        free = simulate(loss_free(build(str(schedule), problems[name]), gemm_s, exchange_s, node)).time_s
-        told = model.loc[(name, TRANSPORT_OF[str(transport)], schedule)]
+        by = TRANSPORT_OF[str(transport)]
+        free = simulate(loss_free(build(str(schedule), problems[name]), gemm_s, exchange_s, node, by)).time_s
+        told = model.loc[(name, by, schedule)]
         found.append(
             {
                 "problem": name,

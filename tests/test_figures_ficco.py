@@ -128,7 +128,7 @@ def test_timelines_hold_every_kernel_and_exchange_within_the_time_of_their_sched
     table = ficco_design.timeline_rows("mi300x_8", row, "cu")
     times = schedule_rows(machine, [row], ["cu"]).set_index("schedule")
     for name, part in table.groupby("schedule"):
-        groups, exchanges = order_of(build(name, row.problem, row.problem.busiest), machine)
+        groups, exchanges = order_of(build(name, row.problem, row.problem.busiest), machine, "cu")
         assert (part["op"] != "exchange").sum() == sum(len(group.kernels) for group in groups)
         assert (part["op"] == "exchange").sum() == len(exchanges)
         assert part["end_s"].max() == pytest.approx(times.loc[name, "time_s"])

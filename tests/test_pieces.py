@@ -25,7 +25,7 @@ SHARD, PIECE = M // G * K * 2, M // G // G * K * 2  # bytes
 
 
 def order(schedule, problem=EVEN, node=MESH):
-    return order_of(build(schedule, problem), node)
+    return order_of(build(schedule, problem), node, "dma")
 
 
 def timed(schedule, node=MESH, transport="dma", problem=EVEN, **more):
@@ -100,7 +100,7 @@ HOT = Problem.all_to_all(1, 512, 1024, 4, rows=[[64] * 4, [8] * 4, [8] * 4, [8] 
 def test_over_a_mesh_the_busiest_link_sets_the_time():
     _, (exchange,) = order("serial", HOT)
     assert exchange == Exchange(8 * 2048, 3 * 8 * 2048, 3)  # rank 0 itself receives little
-    _, (exchange,) = order_of(build("serial", HOT, 1), MESH)
+    _, (exchange,) = order_of(build("serial", HOT, 1), MESH, "dma")
     assert exchange == Exchange(64 * 2048, (64 + 8 + 8) * 2048, 3)
 
 
@@ -108,13 +108,13 @@ def test_over_a_mesh_the_busiest_link_sets_the_time():
 @pytest.mark.parametrize("rank", range(4))
 def test_behind_a_switch_all_wait_for_the_busiest_port(schedule, rank):
     """Rank 0 gives 64 rows to each of three: no schedule takes those out of its port faster."""
-    _, exchanges = order_of(build(schedule, HOT, rank), SWITCH)
+    _, exchanges = order_of(build(schedule, HOT, rank), SWITCH, "dma")
     assert sum(item.nbytes for item in exchanges) == 3 * 64 * 2048
 
 
 def test_one_peer_at_a_time_shares_no_port():
     for rank in range(4):
-        _, exchanges = order_of(build("shard_p2p", HOT, rank), SWITCH)
+        _, exchanges = order_of(build("shard_p2p", HOT, rank), SWITCH, "dma")
         assert [item.nbytes for item in exchanges] == [64 * 2048] * 3  # in every step somebody reads rank 0
 
 
@@ -166,7 +166,7 @@ def test_one_peer_uses_one_link_of_a_mesh_and_the_whole_port_of_a_switch():
 
 def test_bytes_arrive_at_the_rate_of_one_direction():
     """A host link is faster while nothing goes back; a link between GPUs is not."""
-    seconds = timed("serial", HOST).exchange_s[0]
+    seconds = sum(timed("serial", HOST).exchange_s)
     assert seconds == pytest.approx(7 * SHARD / (HOST.link.dma_one_way_gbs * 1e9))
     assert timed("serial", SWITCH).exchange_s[0] == pytest.approx(
         7 * SHARD / (SWITCH.link.count * SWITCH.link.dma_gbs * 1e9)
@@ -176,6 +176,20 @@ def test_bytes_arrive_at_the_rate_of_one_direction():
     assert copied == pytest.approx(7 * SHARD / (HOST.link.cu_one_way_gbs * 1e9))
     faster = HOST.with_constant("link.dma_gbs", 60)  # never slower than with traffic both ways
     assert one_way(faster).link.dma_gbs == 60
+
+
+def test_copies_over_a_host_link_arrive_one_by_one():
+    """By a DMA engine a kernel waits for its own piece alone, and only a step's first copy pays for the start."""
+    steps, each = (order_of(build("hetero_unfused_1d", EVEN), HOST, by) for by in ("cu", "dma"))
+    assert [group.waits for group in each[0]] == list(range(1 + G * (G - 1)))
+    assert [group.waits for group in steps[0]] == list(range(1 + G))
+    assert each[1] == [Exchange(PIECE, PIECE, 1, queued=peer > 0) for _ in range(G) for peer in range(G - 1)]
+    fused = order_of(build("hetero_fused_1d", EVEN), HOST, "dma")[0]
+    assert sorted({group.waits for group in fused}) == [(G - 1) * step for step in range(1 + G)]
+    first, behind = timed("serial", HOST).start_s[:2]
+    assert (first, behind) == pytest.approx(
+        ((HOST.dma.copy_us + HOST.dma.command_us) * 1e-6, HOST.dma.command_us * 1e-6)
+    )
 
 
 @NODES
@@ -213,7 +227,9 @@ def test_nothing_is_faster_beside_the_other(node, transport, schedule):
 @NODES
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_group_of_kernels_has_one_launch(node, schedule):
-    assert timed(schedule, node).launch_s == pytest.approx([node.gpu.launch_us * 1e-6] * len(order(schedule)[0]))
+    assert timed(schedule, node).launch_s == pytest.approx(
+        [node.gpu.launch_us * 1e-6] * len(order(schedule, node=node)[0])
+    )
 
 
 @NODES
@@ -271,7 +287,8 @@ def test_rows_say_what_the_schedules_take(node):
     for (transport, schedule), row in found.iterrows():
         timeline = simulate(timed(schedule, node, transport))
         assert row["time_s"] == timeline.time_s
-        assert row["serial_s"] == found.loc[(transport, "serial"), "time_s"] == row["gemm_s"] + row["exchange_s"]
+        assert row["serial_s"] == row["gemm_s"] + row["exchange_s"]
+        assert row["serial_s"] == pytest.approx(found.loc[(transport, "serial"), "time_s"], rel=1e-12)
         assert row["time_s"] >= max(row["kernel_busy_s"], row["exchange_busy_s"]) * (1 - 1e-12)
         assert row["exposed_s"] <= row["exchange_busy_s"]
         assert row["waiting"] == ("exchange" if row["exchange_busy_s"] > row["kernel_busy_s"] else "gemm")

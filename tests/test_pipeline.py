@@ -57,7 +57,7 @@ def test_the_own_shard_first(gemm_s, exchange_s):
 def test_shards_from_one_peer_at_a_time(gemm_s, exchange_s, node, penalty):
     """On a mesh one peer means one link of seven, behind a switch the whole port."""
     program = build("shard_p2p", Problem.all_gather(8 * 64, 64, 64, 8))
-    found = simulate(loss_free(program, gemm_s, exchange_s, node)).time_s
+    found = simulate(loss_free(program, gemm_s, exchange_s, node, "dma")).time_s
     assert found == pytest.approx(7 * max(gemm_s / 8, penalty * exchange_s / 7) + gemm_s / 8)
 
 
@@ -67,7 +67,9 @@ def test_programs_without_losses_are_the_closed_forms(gemm_s, exchange_s, kind):
     """The same three from the graphs themselves, on either topology; serial is the sum."""
     problem = kind(8 * 64, 64, 64, 8)
     found = {
-        name: [simulate(loss_free(build(name, problem), gemm_s, exchange_s, node)).time_s for node in (MESH, SWITCH)]
+        name: [
+            simulate(loss_free(build(name, problem), gemm_s, exchange_s, node, "dma")).time_s for node in (MESH, SWITCH)
+        ]
         for name in ("serial", "uniform_fused_1d", "uniform_fused_2d", "hetero_fused_1d", "hetero_unfused_1d")
     }
     assert found["serial"] == pytest.approx([gemm_s + exchange_s] * 2)

@@ -133,7 +133,7 @@ def timeline_rows(node: str, row: Row, transport: str = "dma") -> pd.DataFrame:
     table = schedule_rows(machine, [row], [transport]).set_index("schedule")
     programs = [build(name, row.problem, row.problem.busiest) for name in SCHEDULES]
     for program, both in zip(programs, lanes(programs, machine, transport), strict=True):
-        ran, groups = simulate(both), order_of(program, machine)[0]
+        ran, groups = simulate(both), order_of(program, machine, transport)[0]
         ops = ["move" if group.kernels[0].moved_nbytes else "gemm" for group in groups]
         counts = [len(group.kernels) for group in groups]
         parts = zip(ops, ran.kernels, counts, strict=True)

@@ -173,13 +173,13 @@ def _contention(cuts: Sequence[Cut], node: Node, transport: str) -> list[dict]:
 
 def _whole(problem: Problem, node: Node) -> Exchange:
     """Everything from every peer at once."""
-    exchanges = order_of(build("serial", problem, problem.busiest), node)[1]
+    exchanges = order_of(build("serial", problem, problem.busiest), node, "cu")[1]
     return exchanges[0] if exchanges else NO_EXCHANGE
 
 
 def _largest_piece(problem: Problem, node: Node) -> Exchange:
     """The largest exchange of the problem's own cut."""
-    exchanges = order_of(build("hetero_fused_1d", problem, problem.busiest), node)[1]
+    exchanges = order_of(build("hetero_fused_1d", problem, problem.busiest), node, "cu")[1]
     return max(exchanges, key=lambda item: item.nbytes, default=NO_EXCHANGE)
 
 

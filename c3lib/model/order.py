@@ -27,11 +27,16 @@ class Kernel(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """One piece from every peer: bytes from the busiest peer, bytes of the busiest port, number of peers."""
+    """One piece from every peer: bytes from the busiest peer, bytes of the busiest port, number of peers.
+
+    Over a host link, which carries one copy of a DMA engine after another, an exchange is one copy, and ``queued`` if
+    it stands in the engine's queue behind another of its step.
+    """
 
     most_nbytes: int
     nbytes: int
     peers: int
+    queued: bool = False
 
 
 NO_EXCHANGE = Exchange(0, 0, 1)
@@ -45,24 +50,28 @@ class Group(NamedTuple):
     waits: int
 
 
-def order_of(program: Program, node: Node) -> tuple[list[Group], list[Exchange]]:
+def order_of(program: Program, node: Node, transport: str) -> tuple[list[Group], list[Exchange]]:
     """A program's kernels and exchanges in the order in which its two queues run them.
 
     Moves of a step between the same kernels are launched as one kernel. Behind a switch uneven ranks go step by step:
     an exchange carries what the node's busiest port carries in that step, a sender's to all who fetch from it included
-    (an upper bound: without a barrier ranks slip past one another). Over a mesh every pair has a link to itself.
+    (an upper bound: without a barrier ranks slip past one another). Over a mesh every pair has a link to itself. Over a
+    host link copies of a DMA engine arrive one by one, and a kernel that needs only one of them need not wait for more.
     """
+    one_by_one = node.topology == "host" and transport == "dma"
     size = program.problem.element_nbytes
     groups: list[Group] = []
     steps: dict[int, list[Task]] = {}
     needs: list[int] = []  # of each task: exchanges that must have ended before, through all that it waits for
     parts: list[Task] = []
     key: tuple = ()
+    copies = 0
     for task in program.tasks:
         waits = 0
         if task.op == COPY:
             steps.setdefault(task.step, []).append(task)
-            needs.append(len(steps))
+            copies += 1
+            needs.append(copies if one_by_one else len(steps))
             continue
         for index in task.after:
             if needs[index] > waits:
@@ -78,6 +87,9 @@ def order_of(program: Program, node: Node) -> tuple[list[Group], list[Exchange]]
     exchanges = []
     for step, tasks in steps.items():
         sizes = [task.a.rows * task.a.cols * size for task in tasks]
+        if one_by_one:
+            exchanges += [Exchange(nbytes, nbytes, 1, queued=place > 0) for place, nbytes in enumerate(sizes)]
+            continue
         exchanges.append(Exchange(max(sizes), ports.get(step, sum(sizes)), len(sizes)))
     return groups, exchanges
 
@@ -103,18 +115,18 @@ def _busiest_ports(schedule: str, problem: Problem) -> dict[int, int]:
     return found
 
 
-def loss_free(program: Program, gemm_s: float, exchange_s: float, node: Node) -> Lanes:
+def loss_free(program: Program, gemm_s: float, exchange_s: float, node: Node, transport: str) -> Lanes:
     """The program's lanes if nothing were lost: each GEMM has its share of the whole GEMM's time, each exchange its
     share of the whole one's bytes, neither slows the other, and launches, moves and starts cost nothing.
 
     What remains of a schedule then is its order, and how many links it uses: over a mesh an exchange with one peer has
     one link where the whole exchange has all of them.
     """
-    groups, exchanges = order_of(program, node)
+    groups, exchanges = order_of(program, node, transport)
     work = [sum(kernel.m * kernel.n * kernel.k for kernel in group.kernels) for group in groups]
     kept = [(flops / sum(work) * gemm_s, group.waits) for flops, group in zip(work, groups, strict=True) if flops]
     kernel_s, waits = zip(*kept, strict=True)
-    whole = order_of(build("serial", program.problem, program.rank), node)[1]
+    whole = order_of(build("serial", program.problem, program.rank), node, transport)[1]
     bytes_s = exchange_s / sum(_carried(item, node) for item in whole) if whole else 0.0
     moved_s = tuple(_carried(item, node) * bytes_s for item in exchanges)
     nothing = (0.0,) * len(kept)

@@ -55,7 +55,7 @@ def lanes(programs: Iterable[Program], node: Node, transport: str, on: Mechanism
     exchange_at: dict[Exchanged, int] = {}
     wanted = []
     for program in programs:  # none is kept: many programs at once are many objects
-        groups, exchanges = order_of(program, node)
+        groups, exchanges = order_of(program, node, transport)
         kind = COLLECTIVES.index(program.problem.kind)
         overlaps = program.schedule != "serial" and bool(exchanges)
         largest = max(exchanges, key=lambda item: (item.nbytes, item.peers), default=NO_EXCHANGE)
@@ -134,12 +134,13 @@ def rates_of(places: list[Beside], node: Node, transport: str, on: Mechanisms) -
 
 
 def costs_of(places: list[Exchanged], node: Node, transport: str) -> list[tuple[float, float]]:
-    """Time of each exchange's bytes, and what it costs without them."""
+    """Time of each exchange's bytes, and what it costs without them: behind another copy no more than its command."""
     if not places:
         return []
     collective = _collective(places, node)
     if transport == "dma":
-        start = kernels.dma_latency_s(collective, node)
+        queued = np.array([place.exchange.queued for place in places])
+        start = np.where(queued, node.dma.command_us * 1e-6, kernels.dma_latency_s(collective, node))
         gbs = kernels.link_gbs(node, collective.peers, "dma")
     else:
         start = kernels.cu_collective_latency_s(collective, node)
