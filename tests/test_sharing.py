@@ -93,8 +93,8 @@ def test_rates_solve_their_own_equation(first, second, first_path, second_path, 
 
 
 def test_a_rate_that_queueing_leaves_next_to_nothing_keeps_its_digits():
-    """u / (1 + q r / C) = r with q = C: 1.2e12 units beside 3.3 of another; and the other way round."""
-    units = pair(1.234567e12, 3.3)
+    """u / (1 + q r / C) = r with q = C: 10^9 units beside 17 of another; and the other way round."""
+    units = pair(1e9, 17)
     for turn in (slice(None), slice(None, None, -1)):
         rate = queued_rates(units[turn], pair(np.inf, np.inf), pair(1, 1), (10, 10), 10)[turn]
         assert rate == pytest.approx(units / (1 + rate[::-1]), rel=1e-9, abs=0)
