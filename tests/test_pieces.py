@@ -290,7 +290,7 @@ def test_rows_say_what_the_schedules_take(node):
         assert row["serial_s"] == row["gemm_s"] + row["exchange_s"]
         assert row["serial_s"] == pytest.approx(found.loc[(transport, "serial"), "time_s"], rel=1e-12)
         assert row["time_s"] >= max(row["kernel_busy_s"], row["exchange_busy_s"]) * (1 - 1e-12)
-        assert row["exposed_s"] <= row["exchange_busy_s"]
+        assert row["exposed_s"] <= row["exchange_busy_s"] * (1 + 1e-12)
         assert row["waiting"] == ("exchange" if row["exchange_busy_s"] > row["kernel_busy_s"] else "gemm")
         assert row["ideal"] == pytest.approx(row["serial_s"] / max(row["gemm_s"], row["exchange_s"]))
         assert row["loss_free_s"] <= row["serial_s"] * (1 + 1e-12) or schedule == "shard_p2p"
