@@ -95,7 +95,7 @@ def _slowest(
     free_s = [
         simulate(loss_free(one, *times, node, transport)).time_s for (one, _), times in zip(ran, alone, strict=True)
     ]
-    serial_s = gemm_s + exchange_s
+    serial_s = max(simulate(both).time_s for _, both in serial)
     ideal = float(ideal_speedup(gemm_s, exchange_s))
     speedup = serial_s / timeline.time_s
     kernels, exchanges = (sum(end - start for start, end in lane) for lane in (timeline.kernels, timeline.exchanges))
