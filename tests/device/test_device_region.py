@@ -79,16 +79,21 @@ def test_m3_enqueueing_is_not_counted(cuda, gate, arm):
     mover = transport(arm, cuda, buffers_of(cuda, 64 * MIB))
     stream = new_stream(cuda)
     plain = transfer_s(cuda, gate, mover, stream)
-    ready(cuda, mover)
-    slow = timed(gate, None, ([stream], lambda on: (time.sleep(0.015), mover.enqueue(on), time.sleep(0.015))))
-    assert slow.transfer_end_s - slow.transfer_start_s == pytest.approx(plain, rel=0.1)
+    slow = []
+    for _ in range(5):  # the first bytes over a link that has been idle for so long can be late: the best of some
+        ready(cuda, mover)
+        late = timed(gate, None, ([stream], lambda on: (time.sleep(0.015), mover.enqueue(on), time.sleep(0.015))))
+        slow.append(late.transfer_end_s - late.transfer_start_s)
+    assert min(slow) == pytest.approx(plain, rel=0.1)
 
 
 @each_arm
 def test_m3_twice_as_many_copies_of_the_same_bytes_take_the_same_time(cuda, gate, arm):
     few, many = buffers_of(cuda, 7 * 16 * MIB, 7), buffers_of(cuda, 13 * 8 * MIB, 13)
     assert (few.link_nbytes, 2 * len(few.chosen)) == (many.link_nbytes, len(many.chosen))
-    few_s, many_s = (transfer_s(cuda, gate, transport(arm, cuda, buffers), repeats=9) for buffers in (few, many))
+    movers = [transport(arm, cuda, buffers) for buffers in (few, many)]
+    rounds = [[transfer_s(cuda, gate, mover, repeats=3) for mover in movers] for _ in range(5)]  # in turn: clocks drift
+    few_s, many_s = map(min, zip(*rounds, strict=True))
     assert many_s == pytest.approx(few_s, rel=0.05)
 
 
