@@ -129,8 +129,14 @@ def hetero_fused_1d(case: Case) -> Cost:
 
 
 def hetero_unfused_1d(case: Case) -> Cost:
-    """The first exchange under the own shard's GEMM; a small GEMM a piece, nothing moved."""
-    return case.exchanged("hetero_unfused_1d", case.own(), case.gemms(case.steps), case.steps)
+    """The first exchange under the own shard's GEMM; a small GEMM a piece, as soon as it is there, nothing moved."""
+    gemms, here = case.gemms(case.steps), case.machine
+    if not here.one_by_one:
+        return case.exchanged("hetero_unfused_1d", case.own(), gemms, case.steps)
+    each = 1 / case.peers
+    fetch_s, start_s = case.fetch_s(case.steps, 0) * each, here.start_s(case.peers) * each
+    chains = case.own(), gemms.times(each), case.steps * case.peers, fetch_s, start_s, here.launch_s
+    return pipeline("hetero_unfused_1d", *chains, case.gemm(case.far[-1] / case.steps).alone_s)
 
 
 def uniform_fused_2d(case: Case) -> Cost:

@@ -47,6 +47,8 @@ class Machine:
         gpu, library, link, sharing = node.gpu, node.library[kind], node.link, node.interference
         self.gpu, self.dma, self.size = gpu, node.dma, element_nbytes
         self.mesh, self.by_cu = node.topology == "mesh", transport == "cu"
+        # A host link carries one copy of a DMA engine after another; elsewhere pieces of a step arrive together.
+        self.one_by_one = node.topology == "host" and not self.by_cu
         self.hbm_bytes_s = gpu.hbm_gbs * 1e9
         self.cu_flops = gpu.matrix_tflops * 1e12 / gpu.cus * 2 / element_nbytes
         self.launch_s = gpu.launch_us * 1e-6
@@ -76,7 +78,8 @@ class Machine:
         if self.by_cu:
             return self.latency_s
         dma = self.dma
-        return (dma.copy_us + dma.command_us * peers + dma.engine_us * (min(peers, dma.peer_engines) - 1)) * 1e-6
+        engines = 1 if self.one_by_one else min(peers, dma.peer_engines)
+        return (dma.copy_us + dma.command_us * peers + dma.engine_us * (engines - 1)) * 1e-6
 
     def _memory_bytes_s(self, cus: int, thrash: float) -> float:
         """Memory bandwidth that a kernel on so many CUs draws: by CUs or by memory, less what a crowd of them costs."""
