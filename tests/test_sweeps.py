@@ -1,5 +1,6 @@
 """Sweeps over grids: the model's own numbers, the same table however it is computed, bad grids told in a sentence."""
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -28,8 +29,9 @@ from c3lib.model.kernels import batch
 from c3lib.strategy import STRATEGIES
 from c3lib.sweeps import read_sweep, run, sweep
 from c3lib.sweeps.axes import CONSTANTS, NAMES
-from c3lib.sweeps.folder import MANIFEST, part_path
+from c3lib.sweeps.folder import MANIFEST, part_name
 from c3lib.sweeps.grid import read_grid
+from c3lib.sweeps.rows import CODE
 from c3lib.sweeps.summary import summary
 from c3lib.workload import Collective, Gemm, Scenario
 
@@ -57,6 +59,11 @@ def many_parts(nodes: int = 320) -> dict:
 def parts(folder: Path) -> dict[str, str]:
     """Name and SHA-256 of each part: equal ones are equal tables, to the last bit."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.parquet"))}
+
+
+def part_path(folder: Path, number: int) -> Path:
+    (found,) = folder.glob(f"part-{number:06}-*.parquet")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -238,20 +245,45 @@ def test_a_part_that_is_not_whole_is_computed_again(tmp_path, whole, how):
     else:
         sweep(many_parts(319), tmp_path / "b", workers=1)
         path.write_bytes(part_path(tmp_path / "b", 1).read_bytes())
-    with pytest.raises(C3Error, match=r"part-000001\.parquet: is damaged, or not of this sweep"):
+    with pytest.raises(C3Error, match=r"part-000001-\w+\.parquet: is damaged, or not of this sweep"):
         read_sweep(folder)
     assert sweep(many_parts(), folder, workers=1).kept == 4
     assert parts(folder) == parts(whole)
 
 
-def test_a_flipped_bit_inside_a_part_is_noticed(tmp_path, whole):
-    folder = tmp_path / "a"
-    sweep(many_parts(), folder, workers=1)
-    content = bytearray(part_path(folder, 3).read_bytes())
-    content[len(content) // 4] ^= 16
-    part_path(folder, 3).write_bytes(content)
-    with pytest.raises(C3Error, match=r"part-000003\.parquet: is damaged"):
-        read_sweep(folder)
+@given(st.data())
+@settings(max_examples=60)
+def test_any_byte_that_changed_is_noticed(whole, data):
+    path, content = part_path(whole, 3), part_path(whole, 3).read_bytes()
+    changed = bytearray(content)
+    changed[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        path.write_bytes(changed)
+        with pytest.raises(C3Error, match=r"part-000003-\w+\.parquet: is damaged"):
+            read_sweep(whole)
+    finally:
+        path.write_bytes(content)
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_a_forged_part_is_read_or_told_in_a_sentence(whole, data):
+    """Whoever makes a part that proves itself, and is no Parquet or not ours, gets no more than a sentence."""
+    path, about = part_path(whole, 3), json.loads((whole / MANIFEST).read_text())
+    content = path.read_bytes()
+    changed = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(len(content) * 2 // 3, len(content) - 1))] = data.draw(st.integers(0, 255))
+    changed = changed[: data.draw(st.sampled_from([None, 0, 1, 12, len(content) - 1]))]
+    forged = path.with_name(part_name(3, bytes(changed), about))
+    path.unlink()
+    try:
+        forged.write_bytes(changed)
+        with contextlib.suppress(C3Error):
+            assert len(read_sweep(whole)) > 0
+    finally:
+        forged.unlink()
+        path.write_bytes(content)
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, whole):
@@ -283,6 +315,13 @@ def test_another_version_of_the_model_is_refused_and_fresh_begins_anew(tmp_path)
         (folder / MANIFEST).write_text(damaged)
         with pytest.raises(C3Error, match=r"_sweep\.json: is damaged"):
             read_sweep(folder)
+
+
+def test_the_models_version_is_that_of_all_that_its_numbers_come_from():
+    code = "import sys, c3lib.model.sweep, c3lib.metrics; print(*(n for n in sys.modules if n.startswith('c3lib.')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    used = {name.removeprefix("c3lib.").replace(".", "/") + ".py" for name in done.stdout.split()}
+    assert set(CODE) == used - {"errors.py", "files.py", "model.py"} | {"sweeps/rows.py"}
 
 
 def test_two_sweeps_into_one_folder_at_once_are_refused(tmp_path):

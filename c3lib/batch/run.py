@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import subprocess
 import sys
@@ -107,7 +108,7 @@ class _Crew:
 
     def run(self, job: Job) -> Outcome:
         """Run one job to its end, in a process of its own."""
-        folder, started = self._folder / job.name, time.monotonic()
+        folder, started, began = self._folder / job.name, time.monotonic(), time.time()
         with self._lock:
             if self._stopped:
                 return _outcome(job, "not run", None)
@@ -131,7 +132,7 @@ class _Crew:
         if "error" in answer:
             return _outcome(job, "failed", time.monotonic() - started, answer["error"])
         try:
-            inputs = {path: _content(Path(path)) for path in answer["dependencies"]}
+            inputs = {path: _content(Path(path), began) for path in answer["dependencies"]}
             record = {**_plain(job), "inputs": inputs, "published": answer["published"], "time_s": answer["time_s"]}
             write_text(folder / RECORD, json.dumps(record, indent=1) + "\n")
         except C3Error as error:
@@ -210,9 +211,14 @@ def _kept(folder: Path, job: Job) -> Outcome | None:
         return None  # no record, or not one that can be trusted: run again
 
 
-def _content(path: Path) -> str:
-    """SHA-256 of a file's content, or of the names in a folder; "gone" where there is neither."""
+def _content(path: Path, began: float = math.inf) -> str:
+    """SHA-256 of a file's content, or of the names in a folder; "gone" where there is neither.
+
+    What was changed since ``began`` is "changed": which content the run saw is not known, so it is not kept.
+    """
     try:
+        if path.stat().st_mtime > began:
+            return "changed"
         content = "\n".join(sorted(os.listdir(path))).encode() if path.is_dir() else path.read_bytes()
     except OSError:
         return "gone"

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from c3lib import __version__
 from c3lib.errors import C3Error, unknown
 from c3lib.files import read_text, write_text
+from c3lib.strategy import STRATEGIES
 from c3lib.sweeps.grid import Grid
 from c3lib.sweeps.rows import EVIDENCE, arrow, model_id
 
 if TYPE_CHECKING:
     import pandas
+    import pyarrow
 
 MANIFEST = "_sweep.json"
 """Readers of Parquet folders (pandas, pyarrow, Dask, Polars, Spark) pass over names that begin with ``_`` or ``.``."""
 
 ABOUT = ("grid_sha256", "model", "nodes", "evidence")
-"""What every part repeats of the manifest, so that a part of another sweep is known by itself."""
+"""What every part repeats of the manifest."""
 
 MOST_NBYTES = 2**22
+"""Of a manifest."""
+MOST_PART_NBYTES = 2**28
 
 
-def part_path(folder: Path, number: int) -> Path:
-    """Where a part lies; the order of names is that of the table."""
-    return folder / f"part-{number:06}.parquet"
+def part_name(number: int, content: bytes, about: Mapping[str, Any]) -> str:
+    """A part's file name: its number, so that the order of names is that of the table, and a hash.
+
+    The hash is of the content and of what it is part of, so that a part proves itself: it is whole, in its place, and
+    of this sweep.
+    """
+    digest = hashlib.sha256(json.dumps([number, *(about[key] for key in ABOUT)]).encode())
+    digest.update(content)
+    return f"part-{number:06}-{digest.hexdigest()[:16]}.parquet"
 
 
 def begin(folder: Path, grid: Grid) -> dict[str, Any]:
@@ -86,39 +98,77 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(read_text(path, MOST_NBYTES))
         counts = [content[key] for key in ("rows", "parts", "part_rows")]
-        words = [content[key] for key in ABOUT]
+        good = all(type(count) is int and 0 < count < 2**40 for count in counts)
+        good &= all(isinstance(content[key], str) for key in ABOUT) and set(content["strategies"]) <= set(STRATEGIES)
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise C3Error(f"{path}: is damaged; name a new folder") from None
-    if not all(type(count) is int and 0 < count < 2**40 for count in counts) or not all(
-        isinstance(word, str) for word in words
-    ):
+        good = False
+    if not good:
         raise C3Error(f"{path}: is damaged; name a new folder")
     return content
 
 
-def finished(folder: Path, about: dict[str, Any]) -> set[int]:
-    """Numbers of the parts that are there, whole and of this sweep; what a killed run left half-written is removed."""
+def finished(folder: Path, about: Mapping[str, Any]) -> set[int]:
+    """Numbers of the parts that are there and prove themselves; what else a killed run left is removed."""
     for scratch in (*folder.glob(".part-*"), *folder.glob(f".{MANIFEST}.*")):
         scratch.unlink(missing_ok=True)
-    return {number for number in range(about["parts"]) if _whole(folder, number, about)}
+    found = set()
+    for number, paths in _listed(folder).items():
+        for path in paths:
+            if number < about["parts"] and _content(path, number, about) is not None:
+                found.add(number)
+            else:
+                path.unlink(missing_ok=True)
+    return found
 
 
-def _whole(folder: Path, number: int, about: dict[str, Any]) -> bool:
-    path = part_path(folder, number)
-    if not path.exists():
-        return False
-    pyarrow = arrow()
+def _listed(folder: Path) -> dict[int, list[Path]]:
+    found: dict[int, list[Path]] = {}
+    for path in sorted(folder.glob("part-*.parquet")):
+        if match := re.fullmatch(r"part-(\d{6,12})-[0-9a-f]{16}\.parquet", path.name, re.ASCII):
+            found.setdefault(int(match[1]), []).append(path)
+    return found
+
+
+def _content(path: Path, number: int, about: Mapping[str, Any]) -> bytes | None:
+    """The bytes of a part, if they are what its name says."""
     try:
-        found = pyarrow.parquet.read_metadata(path)
-    except (pyarrow.ArrowException, OSError):
-        return False
-    said = {key.decode(): value.decode("utf-8", "replace") for key, value in (found.metadata or {}).items()}
-    wanted = {**{key: about[key] for key in ABOUT}, "part": str(number)}
-    return found.num_rows == _rows(number, about) and wanted.items() <= said.items()
+        content = path.read_bytes() if path.stat().st_size <= MOST_PART_NBYTES else b""
+    except OSError:
+        return None
+    return content if part_name(number, content, about) == path.name else None
 
 
-def _rows(number: int, about: dict[str, Any]) -> int:
-    return min(about["part_rows"], about["rows"] - number * about["part_rows"])
+def tables(folder: Path, about: Mapping[str, Any], columns: Iterable[str] | None = None) -> Iterator[pyarrow.Table]:
+    """The parts of a finished sweep in turn.
+
+    Raises:
+        C3Error: an unfinished or damaged sweep, or an unknown column.
+    """
+    arrow_, listed, schema = arrow(), _listed(folder), None
+    wanted = None if columns is None else list(columns)
+    missing = sum(number not in listed for number in range(about["parts"]))
+    if missing:
+        raise C3Error(
+            f"{folder}: {missing} of {about['parts']} parts are missing; run the sweep again, and it goes on there"
+        )
+    for number in range(about["parts"]):
+        contents = (_content(path, number, about) for path in listed[number])
+        content = next((content for content in contents if content is not None), None)
+        if content is None:
+            raise C3Error(f"{listed[number][0]}: is damaged, or not of this sweep; run the sweep again")
+        try:
+            file = arrow_.parquet.ParquetFile(arrow_.BufferReader(content))
+            for name in wanted or ():
+                if name not in file.schema_arrow.names:
+                    raise unknown("column", name, file.schema_arrow.names)
+            table = file.read(wanted).replace_schema_metadata(None)
+            table.validate(full=True)
+            schema = table.schema if schema is None else schema
+            if table.schema != schema:
+                raise ValueError
+        except (arrow_.ArrowException, OSError, ValueError, MemoryError):
+            raise C3Error(f"{listed[number][0]}: is not a part that can be read") from None
+        yield table
 
 
 def read_sweep(folder: Path | str, columns: Iterable[str] | None = None) -> pandas.DataFrame:
@@ -130,27 +180,6 @@ def read_sweep(folder: Path | str, columns: Iterable[str] | None = None) -> pand
     Raises:
         C3Error: no sweep, an unfinished or damaged one, or an unknown column.
     """
-    folder, pyarrow = Path(folder), arrow()
-    about = read_manifest(folder)
-    missing = sum(not part_path(folder, number).exists() for number in range(about["parts"]))
-    if missing:
-        raise C3Error(
-            f"{folder}: {missing} of {about['parts']} parts are missing; run the sweep again, and it goes on there"
-        )
-    wanted = None if columns is None else list(columns)
-    tables = []
-    for number in range(about["parts"]):
-        path = part_path(folder, number)
-        if not _whole(folder, number, about):
-            raise C3Error(f"{path}: is damaged, or not of this sweep; delete it and run the sweep again")
-        try:
-            file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
-            for name in wanted or ():
-                if name not in file.schema_arrow.names:
-                    raise unknown("column", name, file.schema_arrow.names)
-            tables.append(file.read(wanted).replace_schema_metadata(None))
-        except (pyarrow.ArrowException, OSError):
-            raise C3Error(f"{path}: is damaged; delete it and run the sweep again") from None
-    table = pyarrow.concat_tables(tables).unify_dictionaries()
-    del tables
+    folder, arrow_ = Path(folder), arrow()
+    table = arrow_.concat_tables(tables(folder, read_manifest(folder), columns)).unify_dictionaries()
     return table.to_pandas(split_blocks=True, self_destruct=True)  # column by column: never the whole table twice

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 
 EVIDENCE = "modelled"
 
-CODE = ("model", "sweeps/rows.py", "constants.py", "hardware.py", "metrics.py", "strategy.py", "workload.py")
-"""What the numbers depend on, beside the nodes' files."""
+_MODEL = ("contention", "kernels", "resident", "shared_gpu", "sharing", "sweep")
+CODE = (
+    *("constants.py", "hardware.py", "metrics.py", "strategy.py", "sweeps/rows.py", "workload.py"),
+    *(f"model/{name}.py" for name in _MODEL),
+)
+"""What the numbers depend on, beside the nodes' files (a test holds the list)."""
 
 RESULTS = (
     "strategy",
@@ -52,8 +56,7 @@ RESULTS = (
 def model_id(nodes: tuple[str, ...]) -> str:
     """SHA-256 of the code and the nodes' files that the numbers depend on: two places that share it agree."""
     home, digest = Path(__file__).resolve().parent.parent, hashlib.sha256()
-    files = [file for name in CODE for file in (sorted((home / name).glob("*.py")) or [home / name])]
-    for file in (*files, *(DATA / "hardware" / f"{name}.toml" for name in sorted(nodes))):
+    for file in (*(home / name for name in CODE), *(DATA / "hardware" / f"{name}.toml" for name in sorted(nodes))):
         digest.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
@@ -71,9 +74,7 @@ def part(block: Block, about: Mapping[str, str]) -> bytes:
     table = _table(block).replace_schema_metadata({**about, "part": str(block.number)})
     sink = pyarrow.BufferOutputStream()
     words = [name for name in table.column_names if pyarrow.types.is_dictionary(table.schema.field(name).type)]
-    pyarrow.parquet.write_table(
-        table, sink, compression="zstd", use_dictionary=words, row_group_size=len(table) or 1, write_page_checksum=True
-    )
+    pyarrow.parquet.write_table(table, sink, compression="zstd", use_dictionary=words, row_group_size=len(table) or 1)
     return sink.getvalue().to_pybytes()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from c3lib.errors import C3Error
 from c3lib.files import held, write_bytes
 from c3lib.sweeps import crew
-from c3lib.sweeps.folder import ABOUT, begin, clear, finished, part_path
+from c3lib.sweeps.folder import ABOUT, begin, clear, finished, part_name
 from c3lib.sweeps.grid import read_grid
 from c3lib.sweeps.rows import EVIDENCE, arrow
 from c3lib.workload import whole
@@ -80,11 +80,11 @@ def sweep(
             parts = crew.here(blocks, of_part)
         else:
             parts = crew.processes(blocks, of_part, min(workers, len(todo)))
-        _write(folder, parts, points.parts, len(there), about, progress)
+        _write(folder, parts, len(there), about, progress)
     return Done(folder, points.rows, points.scenarios, points.parts, len(there), time.monotonic() - started)
 
 
-def _write(folder: Path, parts: crew.Parts, total: int, kept: int, about: Mapping[str, Any], progress: bool) -> None:
+def _write(folder: Path, parts: crew.Parts, kept: int, about: Mapping[str, Any], progress: bool) -> None:
     from tqdm import tqdm
 
     each, rows = about["part_rows"], about["rows"]
@@ -97,7 +97,7 @@ def _write(folder: Path, parts: crew.Parts, total: int, kept: int, about: Mappin
         disable=None if progress else True,  # None: not where nobody watches
     ) as bar:
         for number, content in parts:
-            write_bytes(part_path(folder, number), content)
+            write_bytes(folder / part_name(number, content, about), content)
             bar.update(min(each, rows - number * each))
 
 

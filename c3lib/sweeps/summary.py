@@ -9,8 +9,7 @@ import numpy as np
 
 from c3lib.errors import C3Error
 from c3lib.strategy import STRATEGIES
-from c3lib.sweeps.folder import part_path, read_manifest
-from c3lib.sweeps.rows import arrow
+from c3lib.sweeps.folder import read_manifest, tables
 
 
 def summary(folder: Path | str) -> list[dict[str, Any]]:
@@ -22,18 +21,16 @@ def summary(folder: Path | str) -> list[dict[str, Any]]:
     Raises:
         C3Error: no sweep there, or a part that is missing or damaged.
     """
-    folder, pyarrow = Path(folder), arrow()
+    folder = Path(folder)
     about = read_manifest(folder)
     names = about["strategies"]
     sums = {name: np.zeros(len(names)) for name in ("count", "best", "loss", "speedup")}
     highest = np.zeros(len(names))
-    for number in range(about["parts"]):
-        try:
-            table = pyarrow.parquet.read_table(part_path(folder, number), columns=["strategy", "best", "speedup"])
-        except (pyarrow.ArrowException, OSError):
-            raise C3Error(f"{part_path(folder, number)}: is missing or damaged; run the sweep again") from None
+    for table in tables(folder, about, ["strategy", "best", "speedup"]):
         strategies = table["strategy"].combine_chunks()
-        which = np.array([names.index(name) for name in strategies.dictionary.to_pylist()])
+        if not set(said := strategies.dictionary.to_pylist()) <= set(names):
+            raise C3Error(f"{folder}: holds rows of strategies that are not the sweep's; begin anew")
+        which = np.array([names.index(name) for name in said], int)
         which = which[strategies.indices.to_numpy()]
         speedup, best = table["speedup"].to_numpy(), table["best"].to_numpy()
         for name, weights in {"count": None, "best": best, "loss": speedup < 1, "speedup": speedup}.items():
