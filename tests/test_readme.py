@@ -20,12 +20,13 @@ PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 
 
 @pytest.mark.parametrize("command", [line for line in SHELL if line.startswith("c3 ")])
-def test_every_c3_command_runs(command):
+def test_every_c3_command_runs(command, tmp_path):
     from typer.testing import CliRunner
 
     from c3lib.cli import app
 
-    result = CliRunner().invoke(app, command.split()[1:])
+    words = [word.replace("build/", f"{tmp_path}/") for word in command.split()[1:]]
+    result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert len(result.output.splitlines()) > 2
 
