@@ -64,7 +64,7 @@ def batch(
     Raises:
         C3Error: a bad file or parameter, before anything runs; or a folder that cannot be written to.
     """
-    at_a_time = (os.cpu_count() or 1) if jobs is None else whole("batch: jobs", jobs, least=1)
+    at_a_time = _cores() if jobs is None else whole("batch: jobs", jobs, least=1)
     todo, folder = read_jobs(params), Path(out).resolve()
     with held(folder, "batch"):
         outcomes = {job.name: _outcome(job, "not run", None) for job in todo}
@@ -234,3 +234,7 @@ def _summarise(folder: Path, outcomes: Mapping[str, Outcome]) -> None:
         row["time_s"] = "" if outcome.time_s is None else f"{outcome.time_s:.2f}"
         writer.writerow(row.values())
     write_text(folder / SUMMARY, text.getvalue())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
