@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
-from c3lib.ficco import FINER, SCHEDULES, Problem, build
+from c3lib.ficco import FINER, SCHEDULES, build
 from c3lib.ficco.sets import Row
 from c3lib.finer import schedule_rows
 from c3lib.hardware import load_node
@@ -15,15 +13,9 @@ from c3lib.metrics import fraction_of_ideal, ideal_speedup, median_interval
 from c3lib.model.order import loss_free
 from c3lib.model.pipeline import simulate
 from c3lib.results import publishable
-from c3lib.schedule_score import TRANSPORT_OF
+from c3lib.schedule_score import TRANSPORT_OF, problem_of
 
 BASELINE = "serial"
-
-
-def problem_of(about: Any) -> Problem:
-    """The problem of a row of a measured table: every rank gives as many rows as any other."""
-    make = Problem.all_gather if about.collective == "all-gather" else Problem.all_to_all
-    return make(int(about.m), int(about.n), int(about.k), int(about.ranks), about.dtype, int(about.pieces))
 
 
 def reduced(rows: pd.DataFrame) -> pd.DataFrame:

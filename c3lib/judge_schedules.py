@@ -20,12 +20,12 @@ import pandas as pd
 
 from c3lib.errors import C3Error
 from c3lib.ficco.schedules import build
-from c3lib.finer_measured import problem_of
 from c3lib.hardware import load_node
 from c3lib.judge import PREDICTORS, WAYS
 from c3lib.measured import FOLDER, TRANSPORTS, read_measured, table_path
 from c3lib.model.pieces import lanes
 from c3lib.model.pipeline import Lanes, simulate
+from c3lib.schedule_score import problem_of
 
 TABLE = "ficco"
 TARGET = 0.10

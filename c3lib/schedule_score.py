@@ -7,6 +7,7 @@ scored problems (picked in hindsight, so a high bar), and three tests of sizes (
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -124,8 +125,8 @@ def score_measured(node: Node, table: pd.DataFrame) -> pd.DataFrame:
     found = []
     for path, part in table.groupby("transport", sort=False):
         samples = {key: group["time_s"].to_numpy() for key, group in part.groupby(["problem", "schedule"])}
-        firsts = part.drop_duplicates("problem").set_index("problem")
-        rows = [_measured_row(str(name), first) for name, first in firsts.iterrows()]
+        firsts = part.drop_duplicates("problem").itertuples(index=False)
+        rows = [Row(str(first.problem), problem_of(first), "measured") for first in firsts]
         medians = pd.Series({key: np.median(values) for key, values in samples.items()}).unstack()
         scored = _scored(node, rows, TRANSPORT_OF[str(path)], list(SCHEDULES), medians, "measured")
         spans = {key: median_interval(values) for key, values in samples.items()}
@@ -137,12 +138,10 @@ def score_measured(node: Node, table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
-def _measured_row(name: str, first: pd.Series) -> Row:
-    kind, dtype, pieces = str(first["collective"]), str(first["dtype"]), int(first["pieces"])
-    m, n, k, ranks = (int(first[column]) for column in ("m", "n", "k", "ranks"))
-    if kind == "all-gather":
-        return Row(name, Problem.all_gather(m, n, k, ranks, dtype, pieces), "measured")
-    return Row(name, Problem.all_to_all(m, n, k, ranks, dtype, pieces), "measured")
+def problem_of(about: Any) -> Problem:
+    """The problem of a row of a measured table: every rank gives as many rows as any other."""
+    make = Problem.all_gather if about.collective == "all-gather" else Problem.all_to_all
+    return make(int(about.m), int(about.n), int(about.k), int(about.ranks), about.dtype, int(about.pieces))
 
 
 def _scored(

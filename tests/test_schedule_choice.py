@@ -18,6 +18,7 @@ from c3lib.errors import C3Error
 from c3lib.ficco import FINER, SCHEDULES, Problem
 from c3lib.ficco.sets import Row, load_problems, random_problems
 from c3lib.files import ROOT
+from c3lib.measured import read_measured
 from c3lib.model import kernels
 from c3lib.model.order import Kernel as Part
 from c3lib.model.pieces import TRANSPORTS, kernel_batch
@@ -404,6 +405,18 @@ def test_measured_medians_decide():
 def test_what_nobody_would_notice_is_near_and_not_right():
     rule = score_measured(NODES["h200_1"], _measured((1.0, 1.005, 2.0))).query("policy == 'rule' and problem == 'a'")
     assert (bool(rule["right"].iloc[0]), bool(rule["near"].iloc[0])) == (False, True)
+
+
+def test_what_one_gpu_measured_is_told_as_it_is():
+    """The page's shares are those of the published table; they are no target: the one by SM kernel misses it."""
+    table = summary(score_measured(NODES["h200_1"], read_measured("h200_1", "ficco")[0]))
+    rules = table[table["policy"] == "rule"].set_index("transport")
+    for transport, path in (("dma", "copy engine"), ("cu", "SM kernel")):
+        told = re.search(rf"^\| {path} \| (\d+) of (\d+) \|", PAGE.read_text(encoding="utf-8"), re.M)
+        assert told is not None
+        here = rules.loc[transport]
+        assert (round(here["right"] * here["problems"]), here["problems"]) == (int(told[1]), int(told[2]))
+        assert here["loss"] < table.query("policy == 'serial' and transport == @transport")["loss"].item()
 
 
 @pytest.mark.parametrize(
