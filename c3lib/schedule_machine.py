@@ -65,6 +65,8 @@ class Machine:
         self.copy_queueing = sharing.copy_queueing or sharing.memory_queueing
         flood = self.copying_cus / sharing.flood_cus if self.by_cu and sharing.flood_cus else 0.0
         self.flooded = max(1.0, flood) ** 2  # times longer beside more copying CUs than the link drains
+        # Share of the memory's bandwidth that the copying CUs would take if nothing held them up.
+        self._copies = BYTES_PER_LINK_BYTE * self.copying_cus * self.cu_bytes_s / self.hbm_bytes_s
         self._tiles: dict[tuple[float, int], tuple[float, float]] = {}
         self._paths: dict[int, float] = {}
 
@@ -118,16 +120,16 @@ class Machine:
         dies, all_cus, gain, element_s = self.gpu.dies, self.gpu.cus, self.gpu.clock_gain, 2 / self.cu_flops
         of_a_die = cus // dies
         perfect_s = m * n * element_s / (of_a_die * dies * (1 + gain * (1 - of_a_die * dies / all_cus)))
-        best_s, read = inf, 0.0
+        best_s, read, gain_a_tile = inf, 0.0, gain * dies / all_cus
         for efficiency, rows, columns in _TILES:
             if perfect_s / efficiency >= best_s:
                 break  # no tile beats CUs that are never idle: most GEMMs need a look at one or two
-            tiles = -(-m // rows) * -(-n // columns)
+            tiles = (-m // rows) * (-n // columns)
             die_tiles = -(-tiles // dies)
             waves = -(-die_tiles // of_a_die)
             seconds = waves * rows * columns * element_s / efficiency
-            if gain:
-                seconds /= 1 + gain * max(0.0, 1 - die_tiles * dies / (waves * all_cus))
+            if gain:  # the fewer of the chip's CUs work, on average over the waves, the higher it clocks
+                seconds /= 1 + gain - gain_a_tile * die_tiles / waves
             if seconds < best_s:
                 best_s, read = seconds, tiles * (rows + columns)
         self._tiles[m, cus] = best_s, read
@@ -146,8 +148,7 @@ class Machine:
         path = share = self._path(peers)
         if self.by_cu:
             kernel_share = work.beyond_l2_bytes / (work.alone_s * (1 + self.queueing * path) * self.hbm_bytes_s)
-            copies = BYTES_PER_LINK_BYTE * self.copying_cus * self.cu_bytes_s / self.hbm_bytes_s
-            share = min(path, copies / (1 + self.copy_queueing * kernel_share))
+            share = min(path, self._copies / (1 + self.copy_queueing * kernel_share))
         slower_s = work.alone_s * (1 + self.queueing * share) * self.flooded
         left = max(0.5, 1 - share) * self.hbm_bytes_s
         return Kernel(work.alone_s, max(slower_s, work.nbytes / left), share / path)
