@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -33,6 +35,14 @@ MATRICES = {
 """Weight matrices N x K of Llama-2-70B, Llama-3-405B and Mixtral-8x7B, from the public model configurations."""
 
 
+class _HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Named = TypeVar("Named", bound=_HasName)
+
+
 def suite_names(folder: Path = DATA / "suites") -> list[str]:
     """Names of the suites that have a file."""
     return names_in(folder, ".csv")
@@ -46,24 +56,35 @@ def load_suite(name: str, ranks: int, folder: Path = DATA / "suites") -> list[Sc
     """
     if name not in suite_names(folder):
         raise unknown("suite", name, suite_names(folder))
-    path = folder / f"{name}.csv"
+    return read_named(folder / f"{name}.csv", COLUMNS, "scenario", lambda row: _scenario(row, ranks))
+
+
+def read_named(path: Path, columns: tuple[str, ...], what: str, make: Callable[[dict[str, str]], Named]) -> list[Named]:
+    """The rows of a CSV file, each made into something with a name of its own.
+
+    Raises:
+        C3Error: wrong columns, a row that ``make`` refuses (file and line named), a repeated name, no row.
+    """
     reader = csv.DictReader(io.StringIO(read_text(path)), strict=True)
-    scenarios: dict[str, Scenario] = {}
+    found: dict[str, Named] = {}
     try:
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise C3Error(
-                f"columns must be {','.join(COLUMNS)}, not {','.join(reader.fieldnames or ()) or 'an empty file'}"
-            )
+        if tuple(reader.fieldnames or ()) != columns:
+            have = ",".join(reader.fieldnames or ()) or "an empty file"
+            raise C3Error(f"columns must be {','.join(columns)}, not {have}")
         for row in reader:
-            scenario = _scenario(row, ranks)
-            if scenario.name in scenarios:
-                raise C3Error(f"name {scenario.name!r} stands twice")
-            scenarios[scenario.name] = scenario
+            if None in row or None in row.values():
+                raise C3Error(f"expected {len(columns)} values")
+            if not row["name"]:
+                raise C3Error("name must not be empty")
+            item = make(row)
+            if item.name in found:
+                raise C3Error(f"name {item.name!r} stands twice")
+            found[item.name] = item
     except (C3Error, csv.Error) as error:
         raise C3Error(f"{path}, line {max(1, reader.line_num)}: {error}") from None
-    if not scenarios:
-        raise C3Error(f"{path}: holds no scenario")
-    return list(scenarios.values())
+    if not found:
+        raise C3Error(f"{path}: holds no {what}")
+    return list(found.values())
 
 
 def require_sized(name: str, node: Node) -> None:
@@ -78,18 +99,20 @@ def require_sized(name: str, node: Node) -> None:
 
 
 def _scenario(row: dict, ranks: int) -> Scenario:
-    if None in row or None in row.values():
-        raise C3Error(f"expected {len(COLUMNS)} values")
+    numbers = numbers_of(row, ("m", "n", "k", "nbytes"))
+    gemm = Gemm(numbers["m"], numbers["n"], numbers["k"], row["dtype"])
+    return Scenario(row["name"], gemm, Collective(row["collective"], numbers["nbytes"], ranks), row["origin"])
+
+
+def numbers_of(row: dict[str, str], columns: tuple[str, ...]) -> dict[str, int]:
+    """Columns of a row as whole numbers. Raises :class:`C3Error` naming the column that is none."""
     numbers = {}
-    for column in ("m", "n", "k", "nbytes"):
+    for column in columns:
         try:
             numbers[column] = int(row[column])
         except ValueError:
             raise C3Error(f"{column} must be a whole number, not {row[column]!r}") from None
-    if not row["name"]:
-        raise C3Error("name must not be empty")
-    gemm = Gemm(numbers["m"], numbers["n"], numbers["k"], row["dtype"])
-    return Scenario(row["name"], gemm, Collective(row["collective"], numbers["nbytes"], ranks), row["origin"])
+    return numbers
 
 
 def random_suite(count: int, node: Node, seed: int = 0) -> list[Scenario]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from make_believe_gpus import Gpus, view
 
-from c3lib.cuda import exchange, lane, partition, region, schedule, source
+from c3lib.cuda import lane, partition, region, schedule, sm_kernel, source
 from c3lib.cuda.schedule import Schedule
 from c3lib.region import Health
 
@@ -67,7 +67,7 @@ def machine(monkeypatch):
         return cuda
 
     names = {name: name for name in ("copy", "copy_rows", "pause")}
-    for module in (source, exchange):
+    for module in (source, sm_kernel):
         monkeypatch.setattr(module, "kernels", lambda cuda: names)
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *where: tensor, raising=False)
     monkeypatch.setattr(lane, "set_sm_target", lambda cuda, sms: None)

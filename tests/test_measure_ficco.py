@@ -121,7 +121,10 @@ def test_the_problems_are_what_their_names_say():
             continue
         assert problem.piece_nbytes >= 8 << 20
         exchange_s = problem.received_nbytes() / (NODE.link.dma_one_way_gbs * 1e9)
-        assert exchange_s / (problem.gemm().flops / 780e12) == pytest.approx(float(what.removeprefix("r")), rel=0.02)
+        ratio = what.split("-")[0].removeprefix("r") if what.startswith("r") else 1  # g1-r1-16MiB, g1-2-pieces
+        assert exchange_s / (problem.gemm().flops / 780e12) == pytest.approx(float(ratio), rel=0.02)
+        pieces = int(what.split("-")[-2]) if what.endswith("-pieces") else 8
+        assert problem.pieces == pieces
         paper = next(other.problem for other in load_problems("ficco16", 8) if other.name == kind)
         assert problem.m[0] / problem.k == pytest.approx(paper.m[0] / paper.k)
         assert problem.kind == paper.kind

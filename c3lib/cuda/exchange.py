@@ -13,8 +13,7 @@ import numpy as np
 
 from c3lib.cuda.device import Cuda, checked
 from c3lib.cuda.matrices import Matrices
-from c3lib.cuda.sm_kernel import CHUNK_NBYTES
-from c3lib.cuda.source import BLOCK, kernels, launch
+from c3lib.cuda.sm_kernel import CHUNK_NBYTES, CopyLaunch
 from c3lib.cuda.streams import Streams
 from c3lib.cuda.transport import overlap_attributes
 from c3lib.errors import C3Error
@@ -109,47 +108,15 @@ class EngineCopies:
                 checked(self.cuda, found, "a copy of rows (cudaMemcpy2DAsync)")
 
 
-class KernelCopies:
+class KernelCopies(CopyLaunch):
     """Copies by one launch of our copy kernel, on ``blocks`` thread blocks that take chunks of them in turn."""
 
     def __init__(self, cuda: Cuda, parts: Sequence[Piece], blocks: int):
-        self.cuda, self.nbytes, self._blocks = cuda, sum(part.total_nbytes for part in parts), blocks
+        self.nbytes = sum(part.total_nbytes for part in parts)
         apart = any(part.rows > 1 for part in parts)
-        self._kernel = "copy_rows" if apart else "copy"
-        chunks = row_chunks(parts)
-        self._count = len(chunks)
-        kernels(cuda)
-        torch, where = cuda.torch, f"cuda:{cuda.index}"
         width = 6 if apart else 3  # of the kernel's structure
-        self._chunks = torch.from_numpy(chunks[:, :width].astype(np.int64)).to(where)
-        self._sources = self._chunks[:, 0].clone()
-        self._ticket = torch.zeros(1, dtype=torch.int32, device=where)
-        self._told = torch.zeros(3 * blocks, dtype=torch.int64, device=where)
-
-    def ready(self, shift_nbytes: int) -> None:
-        """Set the sources, and reset the ticket and what the blocks tell."""
-        self._chunks[:, 0] = self._sources + shift_nbytes
-        self._ticket.zero_()
-        self._told.zero_()
-
-    def restart(self, stream: Any) -> None:
-        """Reset the ticket once what is before on the stream is done."""
-        with self.cuda.current():
-            found = self.cuda.driver.cuMemsetD32Async(self._ticket.data_ptr(), 0, 1, int(stream.handle))
-            checked(self.cuda, found, "resetting the ticket of the copy kernel")
-
-    def enqueue(self, stream: Any) -> None:
-        """The launch."""
-        launch(
-            self.cuda, stream, self._kernel, self._blocks, BLOCK,
-            np.uint64(self._chunks.data_ptr()), np.uint32(self._count), np.uint64(self._ticket.data_ptr()),
-            np.uint64(self._told.data_ptr()),
-        )  # fmt: skip
-
-    def told(self) -> tuple[int, int]:
-        """How many blocks ran, and on how many different SMs."""
-        sms = self._told.cpu().numpy()[::3]
-        return int((sms > 0).sum()), len(set(sms[sms > 0].tolist()))
+        chunks = row_chunks(parts)[:, :width].astype(np.int64)
+        super().__init__(cuda, "copy_rows" if apart else "copy", chunks, blocks)
 
 
 def row_chunks(parts: Sequence[Piece]) -> np.ndarray:

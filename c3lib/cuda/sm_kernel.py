@@ -66,32 +66,49 @@ class _Launch:
     """One rank's copies of one step by the copy kernel."""
 
     def __init__(self, cuda: Cuda, rank: int, blocks: int, copies: Sequence[Issue]):
-        self.cuda, self.rank, self._blocks = cuda, rank, blocks
-        chunks = chunk_list(copies)
-        self._count = len(chunks)
+        self.rank = rank
+        launched = CopyLaunch(cuda, "copy", chunk_list(copies).view(np.int64), blocks)
+        self.ready, self.restart = launched.ready, launched.restart
+        self.enqueue, self.told = launched.enqueue, launched.told
+
+
+class CopyLaunch:
+    """One launch of a copy kernel (a name of :mod:`c3lib.cuda.source`) on ``blocks`` thread blocks, which take turns
+    at ``chunks``, int64 of one row each as the kernel reads them, the address of the source first."""
+
+    def __init__(self, cuda: Cuda, kernel: str, chunks: np.ndarray, blocks: int):
+        self.cuda, self._kernel, self._blocks, self._count = cuda, kernel, blocks, len(chunks)
         kernels(cuda)
         torch, where = cuda.torch, f"cuda:{cuda.index}"
-        self._chunks = torch.from_numpy(chunks.view(np.int64).copy()).to(where)
+        self._chunks = torch.from_numpy(chunks.copy()).to(where)
+        self._shift = 0
         self._ticket = torch.zeros(1, dtype=torch.int32, device=where)
         self._told = torch.zeros(3 * blocks, dtype=torch.int64, device=where)
 
-    def ready(self) -> None:
+    def ready(self, shift_nbytes: int = 0) -> None:
+        """Reset the ticket and what the blocks tell; sources lie so many bytes further on than was given."""
+        if shift_nbytes != self._shift:
+            self._chunks[:, 0] += shift_nbytes - self._shift
+            self._shift = shift_nbytes
         self._ticket.zero_()
         self._told.zero_()
 
     def restart(self, stream: Any) -> None:
+        """Reset the ticket once what is before on the stream is done."""
         with self.cuda.current():
             found = self.cuda.driver.cuMemsetD32Async(self._ticket.data_ptr(), 0, 1, int(stream.handle))
             checked(self.cuda, found, "resetting the ticket of the copy kernel")
 
     def enqueue(self, stream: Any) -> None:
+        """The launch."""
         launch(
-            self.cuda, stream, "copy", self._blocks, BLOCK,
+            self.cuda, stream, self._kernel, self._blocks, BLOCK,
             np.uint64(self._chunks.data_ptr()), np.uint32(self._count), np.uint64(self._ticket.data_ptr()),
             np.uint64(self._told.data_ptr()),
         )  # fmt: skip
 
     def told(self) -> tuple[int, int]:
+        """How many blocks ran, and on how many different SMs: the kernel's own word."""
         sms = self._told.cpu().numpy()[::3]
         return int((sms > 0).sum()), len(set(sms[sms > 0].tolist()))
 

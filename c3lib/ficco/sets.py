@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from c3lib.errors import C3Error, unknown
+from c3lib.errors import unknown
 from c3lib.ficco.problem import Problem
-from c3lib.files import DATA, names_in, read_text
+from c3lib.files import DATA, names_in
 from c3lib.hardware import COLLECTIVES, Node
-from c3lib.suites import MATRICES
+from c3lib.suites import MATRICES, numbers_of, read_named
 from c3lib.workload import whole
 
 COLUMNS = ("name", "m", "n", "k", "dtype", "collective", "pieces", "origin")
@@ -47,37 +45,15 @@ def load_problems(name: str, ranks: int, folder: Path = FOLDER, pieces: int = 0)
     """
     if name not in problem_sets(folder):
         raise unknown("problem set", name, problem_sets(folder))
-    path = folder / f"{name}.csv"
-    reader = csv.DictReader(io.StringIO(read_text(path)), strict=True)
-    rows: dict[str, Row] = {}
-    try:
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise C3Error(f"columns must be {','.join(COLUMNS)}, not {','.join(reader.fieldnames or ()) or 'none'}")
-        for line in reader:
-            row = _row(line, ranks, pieces)
-            if row.name in rows:
-                raise C3Error(f"name {row.name!r} stands twice")
-            rows[row.name] = row
-    except (C3Error, csv.Error) as error:
-        raise C3Error(f"{path}, line {max(1, reader.line_num)}: {error}") from None
-    if not rows:
-        raise C3Error(f"{path}: holds no problem")
-    return list(rows.values())
+    return read_named(folder / f"{name}.csv", COLUMNS, "problem", lambda row: _row(row, ranks, pieces))
 
 
-def _row(line: dict, ranks: int, pieces: int) -> Row:
-    if None in line or None in line.values():
-        raise C3Error(f"expected {len(COLUMNS)} values")
-    numbers = {}
-    for column in ("m", "n", "k", "pieces"):
-        try:
-            numbers[column] = whole(column, int(line[column]), least=column != "pieces")
-        except ValueError:
-            raise C3Error(f"{column} must be a whole number, not {line[column]!r}") from None
-    if not line["name"]:
-        raise C3Error("name must not be empty")
+def _row(row: dict[str, str], ranks: int, pieces: int) -> Row:
+    numbers = numbers_of(row, ("m", "n", "k", "pieces"))
+    for column, number in numbers.items():
+        whole(column, number, least=column != "pieces")
     numbers["pieces"] = pieces or numbers["pieces"]
-    return Row(line["name"], problem(line["collective"], **numbers, dtype=line["dtype"], ranks=ranks), line["origin"])
+    return Row(row["name"], problem(row["collective"], **numbers, dtype=row["dtype"], ranks=ranks), row["origin"])
 
 
 def problem(kind: str, m: int, n: int, k: int, ranks: int, dtype: str = "bf16", pieces: int = 0) -> Problem:
