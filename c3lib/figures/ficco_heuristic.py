@@ -133,10 +133,13 @@ def finding(rows: pd.DataFrame) -> style.Finding:
         rule, single = table.loc[(transport, "rule")], table.loc[(transport, "single")]
         text = (
             f"**{NAMES[transport]}: right on {rule['right']:.1%}** of {rule['problems']} problems "
-            f"({rule['right_low']:.0%} to {rule['right_high']:.0%}), within 1 % of the fastest on {rule['near']:.1%}; "
-            f"where it is wrong it loses {percent(rule['loss_when_wrong'], 1, '')} on average, at most "
-            f"{percent(rule['loss_most'], 1, '')}"
+            f"({rule['right_low']:.0%} to {rule['right_high']:.0%}), within 1 % of the fastest on {rule['near']:.1%}"
         )
+        if rule["right"] < 1:
+            text += (
+                f"; where it is wrong it loses {percent(rule['loss_when_wrong'], 1, '')} on average, at most "
+                f"{percent(rule['loss_most'], 1, '')}"
+            )
         if told and transport == "dma":
             hits, lost = (told[f"heuristic.{name}"].value for name in ("hit_fraction_unseen", "loss_when_wrong"))
             verdict = "both reached" if rule["meets"] else "**not both reached**"

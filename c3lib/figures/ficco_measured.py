@@ -77,7 +77,7 @@ def speedups(rows: pd.DataFrame) -> Figure:
     about = rows.drop_duplicates("problem").sort_values(["piece_bytes", "ideal"], ascending=False, kind="stable")
     order, panels = list(about["problem"]), _panels(rows)
     place = {name: len(order) - 1 - index for index, name in enumerate(order)}
-    height = 1.4 + 0.42 * len(order)
+    height = 1.4 + 0.36 * len(order)
     figure, axes = style.canvas(1, len(panels), sharex=True, sharey=True, height_in=height, squeeze=False)
     offsets = dict(zip(COMPARED, np.linspace(0.32, -0.32, len(COMPARED)), strict=True))
     for axis, transport in zip(axes[0], panels, strict=True):
