@@ -166,12 +166,20 @@ def test_the_best_is_the_fastest_finer_grain_schedule():
         assert row.time_s == part[~part["schedule"].isin(("serial", "shard_p2p"))]["time_s"].min()
 
 
+def test_the_whole_table_is_saved_and_the_best_are_shown(tmp_path):
+    table = table_of("schedules")
+    shown = ficco_measured.publish_table(table, "a", tmp_path)
+    assert len(shown) == len(made.PROBLEMS) * len(made.TRANSPORTS)
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 1 + len(table)
+
+
 def test_where_nothing_was_measured_the_command_that_does_it_is_told(tmp_path):
     reads = [("ficco", ficco_measured.table), ("ficco", ficco_judged.judged)]
     for experiment, read in (*reads, ("ficco_losses", ficco_losses_measured.losses)):
         found = read("h200_1", tmp_path)
         assert f"c3 measure --node h200_1 --experiment {experiment}" in found
         assert ficco_measured.publish(found, "a", tmp_path) is found
+        assert ficco_measured.publish_table(found, "a", tmp_path) is found
         assert ficco_measured.finding(found) is ficco_judged.finding(found) is found
         assert ficco_losses_measured.finding(found) is ficco_heuristic.finding_measured(found) is found
     with pytest.raises(C3Error, match="unknown node 'h300'"):

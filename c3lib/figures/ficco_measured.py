@@ -60,6 +60,14 @@ def publish(rows: pd.DataFrame, name: str, out: Path | str, draw: Callable[..., 
     return style.save((draw or speedups)(rows), name, out)
 
 
+@passes_on
+def publish_table(rows: pd.DataFrame, name: str, out: Path | str) -> Any:
+    """Save a reduced table and return its best finer-grain schedules; the sentence where there is none."""
+    style.save_table(rows, name, out)
+    columns = ["problem", "transport", "schedule", "pieces", "speedup", "low", "high", "ideal", "of_ideal", "loss_free"]
+    return best(rows)[[*columns, "model_speedup", "evidence"]].round(3)
+
+
 def table(machine: str, folder: Path = FOLDER) -> pd.DataFrame | style.Finding:
     """Table ``ficco`` of a machine, reduced (:func:`c3lib.finer_measured.reduced`), or what to run to have one."""
     rows = read(machine, "ficco", folder)
