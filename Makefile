@@ -35,16 +35,19 @@ variant := $(if $(given),$(subst /,_,$(subst $(empty) $(empty),.,$(values))),def
 BUILD := build/$(variant)
 FIGURES := figures$(if $(given),/$(variant))
 REPORT := build$(if $(given),/$(variant))/report.html
+SITE := build$(if $(given),/$(variant))/docs
 
 # --- The environment -------------------------------------------------------------------------------------------------
 
 # `make VENV=/path` uses an environment that you keep (conda's, say): nothing is installed into it.
 ifeq ($(origin VENV),command line)
 ready-figures :=
+ready-docs :=
 ready-all :=
 else
 VENV := .venv
 ready-figures := .venv/.ready-figures
+ready-docs := .venv/.ready-docs
 ready-all := .venv/.ready-all
 endif
 PY := $(VENV)/bin/python
@@ -94,7 +97,11 @@ endef
 
 .venv/.ready-all: .venv/.ready-figures
 	@echo "Adding torch and the test tools to .venv: once, one to five minutes, 1 GB of disk (3 to 6 GB where torch brings CUDA) ..."
-	$(call install,notebooks$(comma)sweep$(comma)gpu$(comma)test)
+	$(call install,notebooks$(comma)sweep$(comma)gpu$(comma)docs$(comma)test)
+
+.venv/.ready-docs: .venv/.ready-figures
+	@echo "Adding Sphinx to .venv: once, half a minute, 40 MB of disk ..."
+	$(call install,notebooks$(comma)docs)
 
 .PHONY: afresh a-figure-is-gone
 afresh a-figure-is-gone:
@@ -105,19 +112,22 @@ notebooks := $(sort $(wildcard notebooks/*.ipynb))
 names := $(notebooks:notebooks/%.ipynb=%)
 done := $(names:%=$(BUILD)/%.done)
 
-.PHONY: figures report lab measure test test-amd test-device test-lab style lint bench clean help
+.PHONY: figures report docs lab measure test test-amd test-device test-lab style lint bench clean help
 
 figures: $(done) ## make every figure; again at once: only those whose notebook, data or code changed
 	@echo "up to date: $(words $(names)) of $(words $(names)) notebooks; their figures are in $(FIGURES)/"
 
 # What else a notebook depends on (data files it read, modules it imported) is in a .d file that its run wrote.
-$(done): $(BUILD)/%.done: notebooks/%.ipynb | $(ready-figures)
+$(done): $(BUILD)/%.done: notebooks/%.ipynb | $(ready-figures) $(if $(filter docs,$(MAKECMDGOALS)),$(ready-docs))
 	@$(PY) -m c3lib.book $< --quiet --out '$(FIGURES)' --build '$(BUILD)' $(foreach p,$(given),--if-known '$(lower_$p)=$($p)')
 
 -include $(names:%=$(BUILD)/%.d)
 
 report: figures ## one HTML page with all executed notebooks
 	@$(PY) -m c3lib.report --build '$(BUILD)' --out '$(REPORT)'
+
+docs: figures | $(ready-docs) ## the documentation as a site, in build/docs; made and read without a network
+	@$(PY) -m c3lib.site --build '$(BUILD)' --out '$(SITE)'
 
 lab: $(ready-all) ## open the notebooks in JupyterLab
 	@exec $(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
