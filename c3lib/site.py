@@ -75,7 +75,8 @@ def write_site(build: Path, out: Path) -> Path:
         folder = Path(name)
         _stage(folder / "docs", build)
         _sphinx(folder / "docs", folder / "html")
-        shutil.rmtree(out, ignore_errors=True)
+        if out.exists():
+            out.rename(folder / "before")
         (folder / "html").rename(out)
     return out / "index.html"
 

@@ -15,6 +15,11 @@ EIGHT = 8
 M, N, K = 64 * 12, 10, 8 * 16
 
 
+def test_rows_for_another_number_of_ranks_are_refused():
+    with pytest.raises(C3Error, match="rows: expected a row of numbers for each of 3 ranks, got 2"):
+        Problem.all_to_all(0, 2, 6, 3, rows=[[1, 2], [3, 4]])
+
+
 def counts(program):
     return tuple(len(program.of(op)) for op in (COPY, GATHER, GEMM, SCATTER))
 

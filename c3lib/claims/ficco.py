@@ -13,7 +13,7 @@ _TARGET = "target of the project: within 0.1"
 _IDEAL_WHY = (
     "The paper's definition of ideal is not public. Here it is (Tg + Tc) / max(Tg, Tc), as for ConCCL, and the row "
     "whose two times are most equal comes nearer to 2 than reported. What a schedule could reach without any loss is "
-    "less, as its first piece or its last GEMM overlaps with nothing: see docs/finer_grain.md."
+    "less where the exchange is long, as its first piece or its last GEMM overlaps with nothing: docs/finer_grain.md."
 )
 _PENALTY_WHY = (
     "One peer at a time uses one link of seven, and pieces of these rows are so large that a copy's own cost hides "

@@ -82,7 +82,9 @@ class Problem:
         pieces: int = 0,
         rows: Sequence[Sequence[int]] | None = None,
     ) -> Problem:
-        """``m`` rows arrive at each rank, as many from every rank; ``rows[src][dst]`` instead makes them uneven."""
+        """``m`` rows arrive at each rank, as many from every rank; ``rows[src][dst]``, uneven, in place of ``m``."""
+        if rows is not None and len(rows) != ranks:
+            raise C3Error(f"rows: expected a row of numbers for each of {ranks} ranks, got {len(rows)}")
         if rows is None:
             rows = [(count,) * ranks for count in _shared_out(m, ranks)]
         return cls("all-to-all", tuple(tuple(row) for row in rows), n, k, dtype, pieces)

@@ -5,7 +5,7 @@ and exchange one piece with every peer a step. They differ in *shape* (1-D: rows
 *uniformity* (hetero: the own shard first, as one large GEMM, while the first pieces fly) and *fusion* (fused: all
 pieces of a step in one GEMM; unfused: a GEMM a piece).
 
-arXiv 2512.10236 names the axes and that there are four schedules; the definitions are the project's own.
+That there are four is what a reader of arXiv 2512.10236 says; axes and definitions are the project's own.
 """
 
 from __future__ import annotations

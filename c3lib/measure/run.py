@@ -170,13 +170,20 @@ class _Session:
         about = {**self.backend.about(), "libraries": provenance()["libraries"]}
         return same | {key: about[key] for key in _DEVICE if key in about}
 
+    def _ran(self, table: str) -> dict[str, str]:
+        """What the rows of a table are about: a set of problems for schedules, else the suite."""
+        if table not in _SCHEDULES:
+            return {"suite": self.suite_name}
+        path = DATA / "problems" / f"{_SCHEDULES[table]}.csv"
+        return {"problems": _SCHEDULES[table], "problems_id": content_id(path)}
+
     def _file(self, table: str) -> str:
         return self.suite_name if table == "suite" else table
 
     def _write(self, table: str, rows: list[dict[str, Any]], started: float, **more: Any) -> Path:
         frame = pd.DataFrame(rows)
         _require_sound(table, frame, self.out)
-        about = {**more, "experiment": table, "node": self.node.name, "suite": self.suite_name, "seed": self.seed}
+        about = {**more, "experiment": table, "node": self.node.name, "seed": self.seed, **self._ran(table)}
         about |= {"date": datetime.now(UTC).date().isoformat(), "seconds": round(time.perf_counter() - started, 1)}
         about |= self.backend.about()
         keys = [name for name in _SORTED if name in frame]
