@@ -2,8 +2,7 @@
 
 Plain arithmetic on single numbers, for a program that has microseconds and cannot measure. It follows the isolated
 curves of :mod:`c3lib.model.kernels` (a test holds the two together) and, for kernels beside exchanges, the first order
-of the law of sharing; but for the table of tiles it shares no code with what
-simulates a schedule.
+of the law of sharing; but for the table of tiles it shares no code with what simulates a schedule.
 """
 
 from __future__ import annotations
