@@ -68,6 +68,13 @@ def write_site(build: Path, out: Path) -> Path:
     ``build`` holds the executed notebooks. Raises :class:`C3Error` where one is missing, Sphinx is not installed, or it
     warns of anything.
     """
+    try:
+        return _write_site(build, out)
+    except OSError as error:
+        raise C3Error(f"{shown(out)}: the site cannot be written there ({error.strerror or error})") from None
+
+
+def _write_site(build: Path, out: Path) -> Path:
     if out.exists() and not (out / "index.html").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise C3Error(f"{shown(out)}: holds something else than a site; name another folder, or empty it")
     out.parent.mkdir(parents=True, exist_ok=True)
