@@ -22,7 +22,8 @@ python_maximum_signature_line_length = 88
 add_module_names = toc_object_entries = False
 
 html_theme = "alabaster"
-html_theme_options = {"description": "Concurrent computation and communication on GPUs", "show_relbars": True}
+html_theme_options = {"description": "Concurrent computation and communication on GPUs", "show_relbar_bottom": True}
+templates_path = ["."]  # layout.html
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_sidebars = {"**": ["about.html", "searchbox.html", "navigation.html"]}
