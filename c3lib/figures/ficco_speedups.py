@@ -88,7 +88,7 @@ def speedups(rows: pd.DataFrame) -> Figure:
         axis.axvline(0.5, color="white", lw=3)
     note = "blue gains, orange loses; bold: best finer-grain, framed: shard level beats it"
     note += "" if rows["fits"].all() else "; full: beyond the memory"
-    style.stamp(figure, evidence, style.node_of(rows), f"{len(order)} problems", note)
+    style.stamp(figure, evidence, style.node_of(rows), f"{len(order)} problems, schedules ours", note)
     return figure
 
 

@@ -23,7 +23,9 @@ def by_size(rows: pd.DataFrame, copies: str = "plan") -> pd.DataFrame:
     rows = rows[~library | as_library_chose(rows)]
     table = transfer_rates(rows.assign(blocks=rows["blocks"].mask(rows["transport"].map(is_library), 0)))
     table = table[(table["copies"] == 1) == (copies == "one")]
-    table = table.assign(line=table["way"] + table["blocks"].map(blocks_text))
+    # Text by text: an empty table has no column of texts to add.
+    names = [way + blocks_text(blocks) for way, blocks in zip(table["way"], table["blocks"], strict=True)]
+    table = table.assign(line=names)
     swept = table.groupby(["line", "direction"])["total_bytes"].transform("nunique")
     table = table[swept == swept.max()]
     common = table.groupby("total_bytes")["line"].nunique()
