@@ -192,7 +192,7 @@ def pipeline(
     exchange_s = steps * (fetch_s + start_s) + busy_s * (1 - step.slowed)
     first_s = start_s + fetch_s + min(own.beside_s, fetch_s / own.slowed) * (1 - own.slowed)
     begin_s = launch_s + (0.0 if early else first_s)
-    left = 1 - (exchange_s - begin_s) / kernels_s  # of all kernels when the last exchange ends
+    left = min(1.0, 1 - (exchange_s - begin_s) / kernels_s)  # of all kernels when the last exchange ends
     # The own shard may end before the first exchange does; then the steps' kernels start with that.
     left_of_steps = 1 - (exchange_s - first_s - launch_s) / (steps * step_s)
     last_s = launch_s + (last_s or step.alone_s)

@@ -15,6 +15,18 @@ EIGHT = 8
 M, N, K = 64 * 12, 10, 8 * 16
 
 
+@pytest.mark.parametrize("ranks", [0, 1, 65, 30_000, 10**9])
+def test_ranks_that_do_not_fit_are_refused_before_anything_is_made_of_them(ranks):
+    for make in (Problem.all_gather, Problem.all_to_all):
+        with pytest.raises(C3Error, match=r"^ranks"):
+            make(64, 2, 6, ranks)
+
+
+def test_an_all_gather_gives_all_ranks_the_same():
+    with pytest.raises(C3Error, match=r"rows\[0\]: in an all-gather a rank gives all ranks the same, not \(1, 2\)"):
+        Problem("all-gather", ((1, 2), (3, 4)), 4, 4)
+
+
 def test_rows_for_another_number_of_ranks_are_refused():
     with pytest.raises(C3Error, match="rows: expected a row of numbers for each of 3 ranks, got 2"):
         Problem.all_to_all(0, 2, 6, 3, rows=[[1, 2], [3, 4]])

@@ -112,6 +112,15 @@ def test_behind_a_switch_all_wait_for_the_busiest_port(schedule, rank):
     assert sum(item.nbytes for item in exchanges) == 3 * 64 * 2048
 
 
+@pytest.mark.parametrize("senders", [1, 2, 3])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_no_schedule_beats_the_ideal_where_few_give_and_all_fetch(senders, transport):
+    """A rank whose turn at the busy port comes late has waited out the turns of the others."""
+    rows = [[2048] * 8] * senders + [[0] * 8] * (8 - senders)
+    found = rows_of(Problem.all_to_all(1, 4096, 8192, 8, rows=rows), SWITCH, transports=(transport,))
+    assert (found["speedup"] <= found["ideal"] * (1 + 1e-9)).all()
+
+
 def test_one_peer_at_a_time_shares_no_port():
     for rank in range(4):
         _, exchanges = order_of(build("shard_p2p", HOT, rank), SWITCH, "dma")

@@ -25,18 +25,27 @@ _DEVIATIONS = 7  # that no element of a product of 10^10 exceeds: each is close 
 _COMPARED = 1 << 27  # elements at a time, so that comparing takes little memory
 
 
+MOST_SLICES = 64
+"""Slices of K beyond which :func:`rounding` comes near what one missing slice changes."""
+
+
 class Matrices:
     """Room for every schedule of a problem, as rank ``rank`` sees it, and its data.
 
     ``shape`` of A ``(m, k)``, B ``(k, n)``, C ``(m, n)``, all row-major. A peer's memory holds what this rank fetches.
 
     Raises:
-        C3Error: a dtype that cannot be measured here, or too little memory.
+        C3Error: a dtype that cannot be measured here, more pieces than can be checked, or too little memory.
     """
 
     def __init__(self, cuda: Cuda, problem: Problem, rank: int = 0, seed: int = 0):
         if problem.dtype not in _DTYPES:
             raise C3Error(f"{problem}: dtype {problem.dtype} cannot be measured here; known: {', '.join(_DTYPES)}")
+        if problem.pieces > MOST_SLICES:
+            raise C3Error(
+                f"{problem}: {problem.pieces} pieces cannot be checked, at most {MOST_SLICES}: what rounding "
+                "adds up to over so many slices of K hides a slice that is missing"
+            )
         self.cuda, self.problem, self.rank = cuda, problem, rank
         self.programs = {name: build(name, problem, rank) for name in SCHEDULES}
         torch, name = cuda.torch, _DTYPES[problem.dtype][0]

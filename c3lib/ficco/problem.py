@@ -46,13 +46,15 @@ class Problem:
         if self.dtype not in DTYPE_BYTES:
             raise unknown("dtype", self.dtype, DTYPE_BYTES)
         ranks = len(self.rows)
-        if not 2 <= ranks <= MOST_RANKS:
-            raise C3Error(f"ranks: a collective to overlap with needs 2 to {MOST_RANKS}, not {ranks}")
+        _require_ranks(ranks)
         for src, row in enumerate(self.rows):
             if len(row) != ranks:
                 raise C3Error(f"rows[{src}]: expected one number for each of {ranks} ranks, got {len(row)}")
         table = tuple(tuple(whole("rows", count, least=0) for count in row) for row in self.rows)
         object.__setattr__(self, "rows", table)
+        for src, row in enumerate(table if self.kind == "all-gather" else ()):
+            if len(set(row)) > 1:
+                raise C3Error(f"rows[{src}]: in an all-gather a rank gives all ranks the same, not {row}")
         for dst in range(ranks):
             if not any(row[dst] for row in table):
                 raise C3Error(f"rows: rank {dst} gets none, so it has nothing to multiply")
@@ -135,4 +137,10 @@ class Problem:
 
 def _shared_out(m: int, ranks: int) -> tuple[int, ...]:
     ranks = whole("ranks", ranks, least=1)
-    return tuple(shards(whole("m", m, least=1), ranks)) if ranks <= MOST_RANKS else (0,) * ranks
+    _require_ranks(ranks)
+    return tuple(shards(whole("m", m, least=1), ranks))
+
+
+def _require_ranks(ranks: int) -> None:
+    if not 2 <= ranks <= MOST_RANKS:
+        raise C3Error(f"ranks: a collective to overlap with needs 2 to {MOST_RANKS}, not {ranks}")

@@ -51,7 +51,7 @@ def load_problems(name: str, ranks: int, folder: Path = FOLDER, pieces: int = 0)
 def _row(row: dict[str, str], ranks: int, pieces: int) -> Row:
     numbers = numbers_of(row, ("m", "n", "k", "pieces"))
     for column, number in numbers.items():
-        whole(column, number, least=column != "pieces")
+        whole(column, number, least=0 if column == "pieces" else 1)
     numbers["pieces"] = pieces or numbers["pieces"]
     return Row(row["name"], problem(row["collective"], **numbers, dtype=row["dtype"], ranks=ranks), row["origin"])
 

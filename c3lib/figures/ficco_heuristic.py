@@ -145,8 +145,8 @@ def finding(rows: pd.DataFrame) -> style.Finding:
             hits, lost = (told[f"heuristic.{name}"].value for name in ("hit_fraction_unseen", "loss_when_wrong"))
             verdict = "both reached" if rule["meets"] else "**not both reached**"
             text += (
-                f" (reported, of four schedules and other problems: {hits:.0%} right, about {lost:.0%} lost; {verdict}, "
-                "but by a rule that was written in view of this model)"
+                f" (reported, of four schedules and other problems: {hits:.0%} right, about {lost:.0%} lost; {verdict}"
+                ", but by a rule that was written in view of this model)"
             )
         name = part.loc[part["policy"] == "single", "chosen"].iloc[0]
         text += (

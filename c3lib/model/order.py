@@ -54,12 +54,14 @@ def order_of(program: Program, node: Node, transport: str) -> tuple[list[Group],
     """A program's kernels and exchanges in the order in which its two queues run them.
 
     Moves of a step between the same kernels are launched as one kernel. Behind a switch uneven ranks go step by step:
-    an exchange carries what the node's busiest port carries in that step, a sender's to all who fetch from it included
-    (an upper bound: without a barrier ranks slip past one another). Over a mesh every pair has a link to itself. Over a
+    an exchange carries what the node's busiest port carries in that step, a sender's to all who fetch from it included,
+    and a rank waits out steps in which only others fetch (an upper bound: without a barrier ranks slip past one
+    another). Over a mesh every pair has a link to itself. Over a
     host link copies of a DMA engine arrive one by one, and a kernel that needs only one of them need not wait for more.
     """
     one_by_one = node.topology == "host" and transport == "dma"
     size = program.problem.element_nbytes
+    ports = _busiest_ports(program.schedule, program.problem) if node.topology == "switch" else {}
     groups: list[Group] = []
     steps: dict[int, list[Task]] = {}
     needs: list[int] = []  # of each task: exchanges that must have ended before, through all that it waits for
@@ -69,6 +71,8 @@ def order_of(program: Program, node: Node, transport: str) -> tuple[list[Group],
     for task in program.tasks:
         waits = 0
         if task.op == COPY:
+            for others in range(len(steps), task.step if ports else 0):
+                steps[others] = []
             steps.setdefault(task.step, []).append(task)
             copies += 1
             needs.append(copies if one_by_one else len(steps))
@@ -83,14 +87,13 @@ def order_of(program: Program, node: Node, transport: str) -> tuple[list[Group],
             parts, key = [], (task.op, task.step, waits)
         parts.append(task)
     groups.append(Group(_kernels(parts, size), key[2]))
-    ports = _busiest_ports(program.schedule, program.problem) if node.topology == "switch" else {}
     exchanges = []
     for step, tasks in steps.items():
         sizes = [task.a.rows * task.a.cols * size for task in tasks]
         if one_by_one:
             exchanges += [Exchange(nbytes, nbytes, 1, queued=place > 0) for place, nbytes in enumerate(sizes)]
             continue
-        exchanges.append(Exchange(max(sizes), ports.get(step, sum(sizes)), len(sizes)))
+        exchanges.append(Exchange(max(sizes, default=0), ports.get(step, sum(sizes)), max(1, len(sizes))))
     return groups, exchanges
 
 
