@@ -211,6 +211,49 @@ def test_a_loss_without_what_it_is_compared_with_is_left_out():
     assert set(of_gemm["axis"]) == {"m", "k"}
 
 
+def test_a_median_of_losses_has_its_interval_and_says_how_many_rows_leave_it_open():
+    table = table_of("losses").copy()
+    mine = (table["loss"] == "decomposition") & (table["operation"] == "gemm")
+    mine &= (table["axis"] == "m") & (table["ways"] == 8)
+    assert mine.sum() == 3
+    table.loc[mine, ["value", "low", "high"]] = [[0.010, -0.02, 0.03], [0.013, 0.0, 0.02], [0.030, 0.01, 0.04]]
+    text = ficco_losses_measured.finding(table)
+    # Of three values, any may be the median of a resample.
+    assert "GEMM in 8 along M (rows): +1.3 % [+1.0 %, +3.0 %] in the median (2 of 3 intervals hold 0)" in text
+    for count, words in ((1, "1 of 3 intervals holds 0"), (0, "none of 3 intervals holds 0")):
+        table.loc[mine, "low"] = [-0.02] * count + [0.01] * (3 - count)
+        assert words in ficco_losses_measured.finding(table)
+    shard = table[(table["operation"] == "exchange") & (table["axis"] == "k") & (table["ways"] == 64)]
+    table.loc[shard.index, ["low", "high"]] = [0.04, 0.07]
+    assert "+5.0 % [+4.0 %, +7.0 %] in 64 along K" in ficco_losses_measured.finding(table)
+
+
+def test_losses_below_nothing_are_counted_with_the_clock():
+    """Of GEMMs cut in 8 along M the first took 5 % less at a higher clock; each repetition of it alike."""
+    rows = made.losses()
+    assert "below 0" not in ficco_losses_measured.finding(ficco_losses_measured.reduced(rows))
+    whole = (rows["measured"] == "gemm") & (rows["beside"] == "nothing") & (rows["cut"] == "none")
+    cut = (rows["measured"] == "gemm") & (rows["beside"] == "nothing") & (rows["cut"] == "m") & (rows["parts"] == 8)
+    for problem, less, mhz in (("g1", 0.95, 1400.0), ("g2", 0.98, 1500.0)):
+        own = rows["problem"] == problem
+        rows.loc[own & cut, "time_s"] = rows.loc[own & whole, "time_s"].to_numpy() * less
+        rows.loc[own & whole, "sm_mhz"] = 1500.0
+        rows.loc[own & cut, "sm_mhz"] = mhz
+    table = ficco_losses_measured.reduced(rows)
+    mine = table[(table["loss"] == "decomposition") & (table["axis"] == "m") & (table["ways"] == 8)].set_index(
+        "problem"
+    )
+    assert mine.loc["g1", ["value", "slowest_mhz", "fastest_mhz", "clock"]].tolist() == pytest.approx(
+        [-0.05, 1400, 1500, 14 / 15]
+    )
+    count = (table["operation"] == "gemm").sum()
+    text = ficco_losses_measured.finding(table)
+    assert f"2 of {count} losses of GEMMs lie below 0, 2 with the whole interval (the lowest -5.0 %)" in text
+    assert "from 1400 to 1980 MHz between runs, and on 0 of those 2 it was higher with the loss than without" in text
+    table.loc[(table["problem"] == "g2") & (table["value"] < 0), "clock"] = 1.1
+    assert "on 1 of those 2 it was higher" in ficco_losses_measured.finding(table)
+
+
 def test_findings_of_modelled_losses_name_the_largest():
     rows = ficco_losses.rows("h200_8")
     part = ficco_losses.decomposed(rows).query("axis == 'm' and ways == 64")

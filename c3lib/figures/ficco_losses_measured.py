@@ -27,6 +27,8 @@ COLOUR = {"copy_engine": style.STRATEGY["conccl_rp"], "sm_kernel": style.STRATEG
 SHARED = ("gemm", "m", 8)
 """The contention loss that is drawn: of a GEMM cut along M in 8."""
 
+_RUN = ["time_s", "sm_mhz"]
+
 
 def losses(machine: str, folder: Path = FOLDER) -> pd.DataFrame | style.Finding:
     """Table ``ficco_losses`` of a machine, reduced, or what to run to have one."""
@@ -36,7 +38,8 @@ def losses(machine: str, folder: Path = FOLDER) -> pd.DataFrame | style.Finding:
 
 def reduced(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a loss: ``problem, loss, operation, axis, ways, transport``, its ``value`` with the interval ``low`` to
-    ``high``, and the model's, ``model`` (NaN where it has none).
+    ``high``, and the model's, ``model`` (NaN where it has none). ``slowest_mhz``, ``fastest_mhz``: SM clock of the runs
+    that are compared; ``clock``: its median with the loss over that without.
 
     Decomposition: pieces over the whole, each alone, in the same repetition. Contention: beside the other over alone
     with all that it can use, at the same cut. Losses are medians over repetitions less 1.
@@ -55,14 +58,20 @@ def reduced(rows: pd.DataFrame) -> pd.DataFrame:
             loss, whole = "decomposition", _alone(alone, operation, problem, "none", 1, transport)
         else:
             continue
-        pairs = part.set_index("repetition")["time_s"].to_frame("cut_s").join(whole.rename("whole_s"), how="inner")
+        pairs = part.set_index("repetition")[_RUN].join(whole.add_suffix("_whole"), how="inner")
         if pairs.empty:
             continue
-        ratio = (pairs["cut_s"] / pairs["whole_s"]).to_numpy()
+        ratio = (pairs["time_s"] / pairs["time_s_whole"]).to_numpy()
+        clocks = pairs[["sm_mhz", "sm_mhz_whole"]]
+        mhz = {
+            "slowest_mhz": clocks.min().min(),
+            "fastest_mhz": clocks.max().max(),
+            "clock": clocks["sm_mhz"].median() / clocks["sm_mhz_whole"].median(),
+        }
         low, high = median_interval(ratio)
         about = dict(zip(("problem", "operation", "axis", "ways", "transport"),
                          (problem, operation, cut, parts, transport), strict=True))  # fmt: skip
-        found.append({**about, "loss": loss, "value": np.median(ratio) - 1, "low": low - 1, "high": high - 1})
+        found.append({**about, "loss": loss, "value": np.median(ratio) - 1, "low": low - 1, "high": high - 1, **mhz})
     table = pd.DataFrame(found).assign(
         node=rows["node"].iloc[0], evidence=rows["evidence"].iloc[0], verified=True, repetitions=repetitions(rows)
     )
@@ -73,11 +82,11 @@ def reduced(rows: pd.DataFrame) -> pd.DataFrame:
     return table.assign(model=_modelled(table))
 
 
-def _alone(alone: pd.DataFrame, operation: str, problem: str, cut: str, parts: int, transport: str) -> pd.Series:
-    """Seconds by repetition of an operation alone; exchanges alone are of one shard, whatever the GEMM."""
+def _alone(alone: pd.DataFrame, operation: str, problem: str, cut: str, parts: int, transport: str) -> pd.DataFrame:
+    """Seconds and clock by repetition of an operation alone; exchanges alone are of one shard, whatever the GEMM."""
     chosen = (alone["measured"] == operation) & (alone["cut"] == cut) & (alone["parts"] == parts)
     mine = alone["transport"] == transport if operation == "exchange" else alone["problem"] == problem
-    return alone[chosen & mine].set_index("repetition")["time_s"]
+    return alone[chosen & mine].set_index("repetition")[_RUN]
 
 
 def _modelled(table: pd.DataFrame) -> list[float]:
@@ -149,28 +158,62 @@ def _shared(rows: pd.DataFrame) -> pd.DataFrame:
 
 @passes_on
 def finding(rows: pd.DataFrame) -> style.Finding:
-    """Measured losses beside the model's: medians, the largest, and how far the model is off."""
+    """Measured losses beside the model's: medians with their intervals, the largest, how far the model is off, and how
+    many lie below 0."""
     style.shown(rows)
     parts = []
     cut = rows[(rows["loss"] == "decomposition") & (rows["operation"] == "gemm")]
     for (axis, ways), part in cut.groupby(["axis", "ways"], sort=False):
         worst = part.loc[part["value"].idxmax()]
         parts.append(
-            f"GEMM in {ways} {AXES[str(axis)]}: {percent(part['value'].median(), 1)} in the median, at most "
+            f"GEMM in {ways} {AXES[str(axis)]}: {_middle(part)}, at most "
             f"{percent(worst['value'], 0)} ({worst['problem']}); modelled {_beside(part)}"
         )
     alone = rows[(rows["loss"] == "decomposition") & (rows["operation"] == "exchange")]
     for transport, part in alone.groupby("transport", sort=False):
-        each = [f"{percent(row.value, 1)} in {row.ways} along {row.axis.upper()}" for row in part.itertuples()]
+        each = [
+            f"{percent(row.value, 1)} {_span(row.low, row.high)} in {row.ways} along {row.axis.upper()}"
+            for row in part.itertuples()
+        ]
         parts.append(f"A shard of 512 MiB by {TRANSPORTS[str(transport)]}, cut: {', '.join(each)}")
     both_run = rows[rows["loss"] == "contention"]
     for (operation, transport), part in both_run.groupby(["operation", "transport"], sort=False):
         what = "The GEMM beside an exchange" if operation == "gemm" else "The exchange beside a GEMM"
         parts.append(
-            f"{what} by {TRANSPORTS[str(transport)]}: {percent(part['value'].median(), 1)} in the median, "
+            f"{what} by {TRANSPORTS[str(transport)]}: {_middle(part)}, "
             f"{percent(part['value'].min(), 1)} to {percent(part['value'].max(), 1)}; modelled {_beside(part)}"
         )
+    parts += _gains(rows[rows["operation"] == "gemm"])
     return style.Finding("(measured, beside modelled) " + ".  \n".join(parts) + ".")
+
+
+def _middle(part: pd.DataFrame) -> str:
+    """The median over rows with its interval, and for how many rows it is open whether they lose."""
+    unsure = int(((part["low"] <= 0) & (part["high"] >= 0)).sum())
+    span = _span(*median_interval(part["value"]))
+    open_for = f"{unsure or 'none'} of {len(part)} intervals {'hold' if unsure > 1 else 'holds'} 0"
+    return f"{percent(part['value'].median(), 1)} {span} in the median ({open_for})"
+
+
+def _span(low: float, high: float) -> str:
+    return f"[{percent(low, 1)}, {percent(high, 1)}]"
+
+
+def _gains(gemms: pd.DataFrame) -> list[str]:
+    """A sentence on GEMMs that took less time cut, or beside an exchange; none where there is none."""
+    below, sure = gemms[gemms["value"] < 0], gemms[gemms["high"] < 0]
+    if below.empty:
+        return []
+    why = (
+        f"large GEMMs run at the power limit, so that the SM clock went from {gemms['slowest_mhz'].min():.0f} to "
+        f"{gemms['fastest_mhz'].max():.0f} MHz between runs"
+    )
+    if len(sure):
+        why += (
+            f", and on {int((sure['clock'] > 1).sum())} of those {len(sure)} it was higher with the loss than without"
+        )
+    count = f"{len(below)} of {len(gemms)} losses of GEMMs lie below 0, {len(sure)} with the whole interval"
+    return [f"{count} (the lowest {percent(below['value'].min(), 1)}): {why}"]
 
 
 def _beside(part: pd.DataFrame) -> str:
