@@ -47,10 +47,10 @@ class Gemm:
     @classmethod
     def parse(cls, text: str, dtype: str = "bf16") -> Gemm:
         """``"8192x28672x8192"`` as m x n x k."""
-        match = re.fullmatch(r"\s*(\d{1,16})\s*[xX*]\s*(\d{1,16})\s*[xX*]\s*(\d{1,16})\s*", text, re.ASCII)
+        match = re.fullmatch(r"\s*(\d+)\s*[xX*]\s*(\d+)\s*[xX*]\s*(\d+)\s*", text, re.ASCII)
         if match is None:
-            raise C3Error(f"gemm must read MxNxK, for example 8192x28672x8192, not {text!r}")
-        m, n, k = map(int, match.groups())
+            raise C3Error(f"gemm must read MxNxK, for example 8192x28672x8192, not {_short(text)}")
+        m, n, k = (_few_digits(f"gemm {name}", digits) for name, digits in zip("mnk", match.groups(), strict=True))
         return cls(m, n, k, dtype)
 
     @property
@@ -128,14 +128,16 @@ def length_class(gemm_time_s: float, collective_time_s: float) -> str:
     return "GC-equal"
 
 
-_SIZE = re.compile(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*", re.IGNORECASE | re.ASCII)
+_SIZE = re.compile(r"(\d+(?:_\d+)*(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", re.IGNORECASE | re.ASCII)
 
 
 def parse_size(text: str) -> int:
     """Bytes of ``"896MiB"``, ``"1.5GB"`` or ``"4096"``; KiB, MiB, GiB are powers of 1024, KB, MB, GB powers of 1000."""
-    match = _SIZE.fullmatch(text) if len(text) <= 40 else None
-    if match is None:
-        raise C3Error(f"size must read like 896MiB, 128MB or 4096, not {text!r}")
+    match = _SIZE.fullmatch(text.strip())
+    if match:
+        _few_digits("size", match[1].partition(".")[0].replace("_", ""))
+    if match is None or len(text) > 40:
+        raise C3Error(f"size must read like 896MiB, 128MB or 4096, not {_short(text)}")
     number, prefix, binary = match.groups()
     power = " KMGT".index((prefix or " ").upper())
     # Exact: as a float 1.1 MB would not be a whole number of bytes, and large sizes would be rounded.
@@ -143,6 +145,18 @@ def parse_size(text: str) -> int:
     if value.denominator != 1:
         raise C3Error(f"size must be a whole number of bytes, not {text!r}")
     return whole(f"size {text!r}", int(value), least=0)
+
+
+def _few_digits(what: str, digits: str) -> int:
+    """The number; so many digits that it is too large are refused before Python, which reads 4300, has to."""
+    digits = digits.lstrip("0") or "0"
+    if len(digits) > len(str(LARGEST)):
+        raise C3Error(f"{what} must be at most {LARGEST}, not a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 100 else f"{text[:60]!r} and {len(text) - 60} characters more"
 
 
 def format_size(nbytes: int) -> str:

@@ -176,6 +176,27 @@ def test_no_gemm(text):
         Gemm.parse(text)
 
 
+@pytest.mark.parametrize("digits", [17, 20, 5000])
+def test_numbers_that_are_too_large_are_said_to_be(digits):
+    number = "9" * digits
+    too_large = f"must be at most {LARGEST}, not a number of {digits} digits"
+    for name, text in (("m", f"{number}x8x8"), ("n", f"8x{number}x8"), ("k", f"8*8X {number} ")):
+        with pytest.raises(C3Error, match=f"^gemm {name} {too_large}$"):
+            Gemm.parse(text)
+    for text in (number, f"{number}.5MiB", f"{number} GB"):
+        with pytest.raises(C3Error, match=f"^size {too_large}$"):
+            parse_size(text)
+    assert Gemm.parse("0" * digits + "8x8x8") == Gemm(8, 8, 8)
+    with pytest.raises(C3Error, match=f"gemm m must be at most {LARGEST}$"):
+        Gemm.parse(f"{LARGEST + 1}x8x8")
+
+
+def test_a_long_text_is_not_repeated_whole():
+    for read in (Gemm.parse, parse_size):
+        with pytest.raises(C3Error, match=r"not 'a{60}' and 4940 characters more$"):
+            read("a" * 5000)
+
+
 def test_numpy_numbers_become_python_numbers():
     """In NumPy's 64 bits 2 m n k of a large GEMM would overflow without a word."""
     large = Gemm(*np.array([2**31, 2**31, 2**31]))
