@@ -36,6 +36,9 @@ _FOLDED = """\
 """
 
 
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
 @dataclass(frozen=True)
 class Chapter:
     """One notebook on the page: anchor, title for the table of contents, body."""
@@ -127,10 +130,13 @@ def _chapter(path: Path) -> Chapter:
 
     node = read_notebook(path)
     for output in (output for cell in node.cells for output in cell.get("outputs", [])):
+        if "text/html" in output.get("data", {}):  # widgets need a kernel; what they showed does not
+            output.data.pop(_WIDGET, None)
         drawing = output.get("data", {}).pop("image/svg+xml", None)
         if drawing:  # as an image: drawings in one page would share the ids that matplotlib gives their parts
             code = base64.b64encode("".join(drawing).encode()).decode()
             output.data["text/html"] = f'<img alt="figure" src="data:image/svg+xml;base64,{code}">'
+    node.metadata.pop("widgets", None)
     exporter = HTMLExporter(
         raw_template=_FOLDED, anchor_link_text="", exclude_input_prompt=True, exclude_output_prompt=True
     )

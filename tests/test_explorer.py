@@ -87,7 +87,8 @@ class TestPanel:
 
     def test_the_widgets_say_what_was_asked(self, panel):
         assert panel.question == ASKED
-        assert panel.permalink() == f"{ASKED.shell()}\n{ASKED.python()}"
+        both = (ASKED, ASKED.on("h200_8"))
+        assert panel.permalink() == "\n".join(f"{asked.shell()}\n{asked.python()}" for asked in both)
         assert panel.output.value == drawing.page([answer(ASKED), answer(ASKED.on("h200_8"))])
 
     def test_every_move_is_answered(self, panel):
@@ -95,13 +96,13 @@ class TestPanel:
         for widget, value in (
             (panel.size, 2**20), (panel.kind, "all-to-all"), (panel.node, "h200_2"), (panel.m, 100),
             (panel.dtype, "fp32"), (panel.strategy, "c3_base"), (panel.beside, "none"), (panel.layer, "8x7b-down"),
-            (panel.tokens, 160),
+            (panel.tokens, 192),
         ):  # fmt: skip
             widget.value = value
             assert panel.output.value not in seen
             seen.add(panel.output.value)
         assert panel.question == Question(
-            Gemm(160, *MATRICES["8x7b-down"], "fp32"), "all-to-all", 2**20, "h200_2", "c3_base"
+            Gemm(192, *MATRICES["8x7b-down"], "fp32"), "all-to-all", 2**20, "h200_2", "c3_base"
         )
         panel.question = ASKED
         assert panel.question == ASKED
@@ -117,6 +118,15 @@ class TestPanel:
             "none",
         )
         assert panel.size.layout.display is None
+
+    def test_what_the_widgets_cannot_hold_is_refused_and_they_go_on(self, panel):
+        with pytest.raises(C3Error, match="explorer: gemm 8388608x8x8: a dimension may be at most 4194304"):
+            panel.question = Question(Gemm(2**23, 8, 8))
+        before = panel.output.value
+        panel.kind.value = "all-to-all"
+        assert panel.output.value != before
+        with pytest.raises(C3Error, match="unknown node 'nope'"):
+            type(panel)(ASKED, "nope")
 
     def test_without_a_kernel_there_is_the_answer_as_a_page(self, panel):
         bundle = panel._repr_mimebundle_()

@@ -86,3 +86,24 @@ def test_a_damaged_sidecar_is_named(tmp_path, text):
     (tmp_path / "measured" / "a.csv.json").write_text(text)
     with pytest.raises(C3Error, match=r"a\.csv\.json: is no provenance of a table"):
         report.downloads(tmp_path)
+
+
+def test_what_widgets_showed_stands_on_the_page_and_widgets_do_not(build, tmp_path):
+    """A widget needs a kernel, and its script a library that the page does not have."""
+    folder, path = build, build / "01_first.ipynb"
+    book = nbformat.read(path, as_version=4)
+    data = {
+        "application/vnd.jupyter.widget-view+json": {
+            "model_id": "0123456789abcdef",
+            "version_major": 2,
+            "version_minor": 0,
+        },
+        "text/html": "<p>the answer as it was</p>",
+        "text/plain": "c3 explain",
+    }
+    book.cells.append(new_code_cell("explorer", outputs=[new_output("execute_result", data=data, execution_count=2)]))
+    nbformat.write(book, path)
+    text = report.write_report(folder, tmp_path / "report.html").read_text()
+    assert "the answer as it was" in text
+    assert "0123456789abcdef" not in text
+    assert "$(" not in text

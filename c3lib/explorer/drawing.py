@@ -41,10 +41,11 @@ def column(answer: Answer) -> str:
         _text(facts),
         f'<p style="margin:.4em 0"><b>{escape(gain)}</b><br>{escape(advice.reason)} {escape(_from(answer))}</p>',
         _titled("Time by strategy, and fraction of ideal", strategies(answer)),
+        _text("* oracle: the best CU split of a sweep, known only afterwards"),
         _titled(f"Who runs when under {answer.question.strategy}, at what share of the rate alone", timeline(answer)),
         _titled("What the lost time is due to", blame(answer)),
         _titled("Roofline of the GEMM alone", roofline(answer)),
-        _text(f"modelled · {answer.question.node} · {advice.uncertainty}"),
+        _text(" · ".join(filter(None, ("modelled", answer.question.node, advice.uncertainty)))),
     ]
     return "".join(parts)
 
@@ -57,7 +58,7 @@ def _from(answer: Answer) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+    return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
 def _text(text: str) -> str:
@@ -76,10 +77,11 @@ def _svg(height: float, shapes: Iterable[str], about: str) -> str:
     )
 
 
-def _bar(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1.0) -> str:
+def _bar(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1.0, about: str = "") -> str:
+    """``about`` is told when the pointer rests on the bar."""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{height:.1f}" fill="{colour}" '
-        f'opacity="{opacity:.2f}"/>'
+        f'opacity="{opacity:.2f}"><title>{escape(about)}</title></rect>'
     )
 
 
@@ -108,7 +110,7 @@ def strategies(answer: Answer) -> str:
         part = f", {fraction:.2f}" if fraction == fraction else ""  # NaN: nothing to gain
         shapes += [
             _label(LEFT - 6, y + 12, name, "end"),
-            _bar(LEFT, y, seconds * scale, 15, colour),
+            _bar(LEFT, y, seconds * scale, 15, colour, about=f"{name}: {_ms(seconds)}{part}"),
             _label(LEFT + seconds * scale + 5, y + 12, _ms(seconds) + part),
         ]
     bottom = 4 + 20 * len(rows)
@@ -133,8 +135,8 @@ def timeline(answer: Answer) -> str:
         for row in rows[rows["task"] == task].itertuples():
             x, width = LEFT + row.start_s * scale, (row.end_s - row.start_s) * scale
             tall = height * min(row.rate, 1.0)
-            shapes.append(_bar(x, top + height - tall, width, tall, colour, 0.55))
             text = f"{row.rate:.0%} {row.limited_by}"
+            shapes.append(_bar(x, top + height - tall, width, tall, colour, 0.55, f"{row.phase}: {text}"))
             if row.rate > 0 and width > 6.3 * len(text):
                 shapes.append(_label(x + 4, top + height - 5, text))
     bottom = 4 + 2 * (height + 8)
@@ -166,7 +168,7 @@ def blame(answer: Answer) -> str:
             used.append(name)
             x = right if value > 0 else left - width
             right, left = (right + width, left) if value > 0 else (right, left - width)
-            shapes.append(_bar(x, y, width, 15, BLAME[names.index(name)]))
+            shapes.append(_bar(x, y, width, 15, BLAME[names.index(name)], about=f"{SHORT_TITLES[name]}: {_ms(value)}"))
         shapes.append(_label(right + 5, y + 12, _ms(row.lost_s) if row.lost_s > 1e-9 else "none", colour=QUIET))
     bottom = 4 + 20 * len(rows)
     shapes.append(_rule(zero, 0, zero, bottom, QUIET))
@@ -196,15 +198,13 @@ def roofline(answer: Answer) -> str:
 
     start, knee, end = at(1, slope), at(peak / slope, peak), at(10**high, peak)
     x, y = at(gemm.intensity, answer.reached_tflops)
-    right = x > WIDTH / 2
     shapes = [
         f'<polyline points="{" ".join(f"{px:.1f},{py:.1f}" for px, py in (start, knee, end))}" fill="none" '
         f'stroke="{QUIET}"/>',
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{BLAME[0]}"/>',
-        _label(x - 9 if right else x + 9, y + 20, f"{answer.reached_tflops:.0f} TFLOP/s at {gemm.intensity:.0f} flop/B",
-               "end" if right else "start"),
+        _label(WIDTH - RIGHT, tall, f"{answer.reached_tflops:.0f} TFLOP/s at {gemm.intensity:.0f} flop/B", "end"),
         _label(LEFT - 6, at(1, peak)[1] + 4, f"{peak:.0f}", "end", QUIET),
-        _label(LEFT - 6, start[1], "TFLOP/s", "end", QUIET),
+        _label(LEFT - 6, at(1, peak)[1] + 18, "TFLOP/s", "end", QUIET),
         _rule(LEFT, tall + 8, WIDTH - RIGHT, tall + 8),
         *(_label(at(10**power, 1)[0], tall + 22, f"{10**power}", "middle", QUIET) for power in range(5)),
         _label(WIDTH - RIGHT + 6, tall + 22, "flop/B", colour=QUIET),

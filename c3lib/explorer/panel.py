@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from c3lib.errors import C3Error
+from c3lib.errors import C3Error, unknown
 from c3lib.explorer import drawing
 from c3lib.explorer.question import FREE, LAYERS, Question, answer, layer_gemm
 from c3lib.hardware import COLLECTIVES, node_names
@@ -14,12 +14,15 @@ from c3lib.workload import DTYPE_BYTES, Gemm, format_size
 
 NONE = "none"
 
+LARGEST_SIDE = 2**22
+"""Largest dimension of a GEMM that can be typed."""
+
 
 class Explorer:
     """Show it as the last value of a cell. ``question`` is what the widgets say now; setting it moves them.
 
     Raises:
-        C3Error: what :class:`Question` refuses; ipywidgets is missing.
+        C3Error: an unknown node, a dimension beyond :data:`LARGEST_SIDE`; ipywidgets is missing.
     """
 
     def __init__(self, question: Question | None = None, beside: str = ""):
@@ -28,16 +31,19 @@ class Explorer:
         except ImportError:
             raise C3Error("explorer: needs ipywidgets; install c3lib[notebooks]") from None
         nodes = node_names()
+        if beside not in ("", NONE, *nodes):
+            raise unknown("node", beside, nodes)
 
         def wide() -> dict[str, Any]:
-            return {"style": {"description_width": "6.5em"}, "layout": widgets.Layout(width="26em")}
+            return {"style": {"description_width": "6.5em"}, "layout": widgets.Layout(width="26em", max_width="100%")}
 
         self.node = widgets.Dropdown(options=nodes, description="node", **wide())
         self.beside = widgets.Dropdown(options=[NONE, *nodes], value=beside or NONE, description="beside it", **wide())
         self.layer = widgets.Dropdown(options=LAYERS, description="layer", **wide())
-        self.tokens = widgets.IntSlider(value=4096, min=16, max=65536, step=16, description="tokens", **wide())
+        tokens = [(str(count), count) for count in _steps(4, 17)]
+        self.tokens = widgets.SelectionSlider(options=tokens, value=4096, description="tokens", **wide())
         self.m, self.n, self.k = (
-            widgets.BoundedIntText(description=f"GEMM {name}", min=1, max=2**22, **wide()) for name in "mnk"
+            widgets.BoundedIntText(description=f"GEMM {name}", min=1, max=LARGEST_SIDE, **wide()) for name in "mnk"
         )
         self.dtype = widgets.Dropdown(options=list(DTYPE_BYTES), description="dtype", **wide())
         self.kind = widgets.Dropdown(options=COLLECTIVES, description="collective", **wide())
@@ -69,28 +75,36 @@ class Explorer:
 
     @question.setter
     def question(self, question: Question) -> None:
+        gemm = question.gemm
+        if max(gemm.m, gemm.n, gemm.k) > LARGEST_SIDE:
+            raise C3Error(f"explorer: gemm {gemm}: a dimension may be at most {LARGEST_SIDE}")
         self._moving = True  # one answer at the end, none in between
-        self.layer.value = FREE
-        self.m.value, self.n.value, self.k.value = question.gemm.m, question.gemm.n, question.gemm.k
-        self.dtype.value, self.kind.value, self.node.value = question.gemm.dtype, question.kind, question.node
-        self.strategy.value = question.strategy
-        self.size.options = _sizes(question.nbytes)
-        self.size.value = question.nbytes
-        self._moving = False
+        try:
+            self.layer.value = FREE
+            self.m.value, self.n.value, self.k.value = gemm.m, gemm.n, gemm.k
+            self.dtype.value, self.kind.value, self.node.value = gemm.dtype, question.kind, question.node
+            self.strategy.value = question.strategy
+            self.size.options = _sizes(question.nbytes)
+            self.size.value = question.nbytes
+        finally:
+            self._moving = False
         self._show()
 
     def permalink(self) -> str:
-        """The lines that ask the same in a shell and in Python."""
-        return f"{self.question.shell()}\n{self.question.python()}"
+        """The lines that ask the same in a shell and in Python, of each node that is shown."""
+        return "\n".join(f"{asked.shell()}\n{asked.python()}" for asked in self._asked())
 
     def page(self) -> str:
         """The answer as HTML, as it is shown; an impossible question as the sentence that says so."""
         try:
-            question = self.question
-            nodes = [question.node] + [self.beside.value] * (self.beside.value not in (NONE, question.node))
-            return drawing.page(answer(question.on(node)) for node in nodes)
+            return drawing.page(answer(question) for question in self._asked())
         except C3Error as error:
             return f'<p role="alert">{escape(str(error))}</p>'
+
+    def _asked(self) -> list[Question]:
+        """The question of each node that is shown."""
+        question, other = self.question, self.beside.value
+        return [question] if other in (NONE, question.node) else [question, question.on(other)]
 
     def _changed(self, change: Any) -> None:
         if not self._moving:
@@ -109,6 +123,10 @@ class Explorer:
 
 
 def _sizes(*more: int) -> list[tuple[str, int]]:
-    """Choices of the size slider: two for each power of two from 64 KiB to 16 GiB."""
-    sizes = {2**power * part // 2 for power in range(16, 34) for part in (2, 3)} | {2**34, *more}
-    return [(format_size(size), size) for size in sorted(sizes)]
+    """Choices of the size slider, from 64 KiB to 16 GiB."""
+    return [(format_size(size), size) for size in sorted({*_steps(16, 34), *more})]
+
+
+def _steps(low: int, high: int) -> list[int]:
+    """Powers of two from ``2**low`` to ``2**high``, and half-way between them."""
+    return sorted({2**power * part // 2 for power in range(low, high) for part in (2, 3)} | {2**high})

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from c3lib.claims import COLUMNS, OTHER_MACHINE, claims_table, count, load_claims
 from c3lib.figures import style
+from c3lib.figures.tables import WholeTable
 from c3lib.hardware import PAPER_NODE
 
 VERDICT = {"reproduced": "#14548C", "missed": "#C0392B", "calibrated": "#9A9A9A", OTHER_MACHINE: "#444444"}
@@ -62,12 +63,16 @@ def agreement(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def shown_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The claims table as a reader wants it: rounded, without the columns that only machines need."""
-    columns = [name for name in COLUMNS if name != "id"]
-    return rows.set_index("id")[columns].assign(
-        modelled=rows.set_index("id")["modelled"].map("{:.4g}".format),
-        deviation=rows.set_index("id")["deviation"].map("{:+.3g}".format),
+_FIRST = ("quantity", "verdict", "reported", "modelled", "unit")
+
+
+def shown_table(rows: pd.DataFrame) -> WholeTable:
+    """The claims table as a reader wants it: the verdict beside the claim, rounded, and every reason in full."""
+    columns = [*_FIRST, *(name for name in COLUMNS if name not in (*_FIRST, "id"))]
+    return WholeTable(
+        rows[columns].assign(
+            modelled=rows["modelled"].map("{:.4g}".format), deviation=rows["deviation"].map("{:+.3g}".format)
+        )
     )
 
 

@@ -21,7 +21,7 @@ def changed(page, before: str, limit_s: float = 10) -> str:
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_the_numbers_follow_the_sliders_by_keyboard_too(lab, opened, shots, theme):
-    page = opened(lab(theme), NAME)
+    page = opened(lab(theme), NAME, height=2300)
     page.wait_for_selector(".widget-html svg")
     first = shown(page)
     assert "over serial" in first
@@ -39,6 +39,8 @@ def test_the_numbers_follow_the_sliders_by_keyboard_too(lab, opened, shots, them
     page.locator(".widget-hslider:visible .noUi-handle").first.focus()
     page.keyboard.press("PageUp")
     changed(page, fourth)
+    box = page.locator(".widget-html").first.bounding_box()
+    assert box["y"] + box["height"] < 2300, "the picture would not hold all of it"
     page.screenshot(path=shots / f"{NAME}-{theme.split()[-1].lower()}.png")
     # Text must stand out from the page whatever the theme.
     ink, paper = page.evaluate(
