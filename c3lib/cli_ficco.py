@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from c3lib.errors import C3Error
 from c3lib.shell import Json, NodeName, show
-from c3lib.terminal import records
+from c3lib.terminal import paragraph, records
+
+if TYPE_CHECKING:
+    from c3lib.ficco import Problem
 
 
 def ficco(
@@ -16,8 +19,14 @@ def ficco(
         str, typer.Option("--gemm", metavar="MxNxK", help="The GEMM of all ranks; each computes N / ranks columns.")
     ] = "",
     collective: Annotated[
-        str, typer.Option("--collective", metavar="KIND", help="all-gather or all-to-all, which delivers A.")
-    ] = "all-gather",
+        str | None,
+        typer.Option(
+            "--collective",
+            metavar="KIND",
+            help="all-gather or all-to-all, which delivers A.",
+            show_default="all-gather",
+        ),
+    ] = None,
     node: NodeName = "mi300x_8",
     transport: Annotated[
         str, typer.Option("--transport", metavar="NAME", help="Who moves the pieces: dma or cu.")
@@ -29,13 +38,16 @@ def ficco(
     ranks: Annotated[
         int, typer.Option("--ranks", metavar="N", help="GPUs.", show_default="all of the node", min=0)
     ] = 0,
-    dtype: Annotated[str, typer.Option(help="Elements: bf16, fp16, fp32 or fp8.")] = "bf16",
+    dtype: Annotated[str | None, typer.Option(help="Elements: bf16, fp16, fp32 or fp8.", show_default="bf16")] = None,
     problem_set: Annotated[
         str, typer.Option("--set", metavar="NAME", help="A set of GEMMs in place of one, such as ficco16.")
     ] = "",
     tasks: Annotated[
         str, typer.Option("--tasks", metavar="SCHEDULE", help="List what one rank does under this schedule.")
     ] = "",
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Prove every schedule right, without running and by torch on the CPU.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """A GEMM whose A a collective delivers, cut finer than shards and overlapped: each schedule's time and speedup over
@@ -51,10 +63,17 @@ def ficco(
         raise C3Error("give either --gemm MxNxK or --set NAME")
     if tasks and not gemm:
         raise C3Error("--tasks lists the tasks of one GEMM: give --gemm MxNxK")
+    if prove and not gemm:
+        raise C3Error("--prove proves the schedules of one GEMM: give --gemm MxNxK")
+    if prove and tasks:
+        raise C3Error("give either --tasks SCHEDULE or --prove")
+    for option, value in (("--collective", collective), ("--dtype", dtype)):
+        if problem_set and value is not None:
+            raise C3Error(f"{option} is of one GEMM, and each row of a set has its own: give --gemm MxNxK")
     from c3lib import listings_ficco as listings
     from c3lib.ficco import build
     from c3lib.ficco.sets import Row, load_problems, problem
-    from c3lib.finer import schedule_rows
+    from c3lib.finer import require_possible, schedule_rows
     from c3lib.hardware import load_node
     from c3lib.schedule_choice import choose
     from c3lib.workload import Gemm
@@ -64,8 +83,16 @@ def ficco(
     if problem_set:
         problems = load_problems(problem_set, count, pieces=pieces)
     else:
-        whole = Gemm.parse(gemm, dtype)
-        problems = [Row(gemm, problem(collective, whole.m, whole.n, whole.k, count, dtype, pieces), "asked")]
+        whole = Gemm.parse(gemm, "bf16" if dtype is None else dtype)
+        kind = "all-gather" if collective is None else collective
+        problems = [Row(gemm, problem(kind, whole.m, whole.n, whole.k, count, whole.dtype, pieces), "asked")]
+    require_possible(there, problems, [transport])
+    if prove:
+        proofs = _proofs(problems[0].problem)
+        show(
+            {"problem": str(problems[0].problem), "proofs": proofs}, "\n\n".join(map(paragraph, proofs.values())), json
+        )
+        return
     memory = there.gpu.hbm_capacity_gb * 1e9
     if gemm:  # a problem that does not even fit unscheduled is refused with what is missing
         build("serial", problems[0].problem, problems[0].problem.busiest, memory)
@@ -91,3 +118,14 @@ def ficco(
     else:
         text = listings.of_schedules(rows, choices[gemm], memory)
     show(content, text, json)
+
+
+def _proofs(problem: Problem) -> dict[str, str]:
+    """A sentence for each schedule; a bar on a terminal, as they take seconds."""
+    from tqdm import tqdm
+
+    from c3lib.ficco import SCHEDULES
+    from c3lib.ficco.prove import prove
+
+    with tqdm(SCHEDULES, desc="prove", unit="schedule", delay=1, disable=None, leave=False) as names:
+        return {name: prove(problem, name) for name in names}

@@ -42,9 +42,7 @@ def schedule_rows(
     """
     if not rows:
         raise C3Error("rows: no problem to schedule")
-    for row in rows:
-        if row.problem.ranks > node.ranks:
-            raise C3Error(f"{row.name}: needs {row.problem.ranks} ranks, and {node.name} has {node.ranks}")
+    require_possible(node, rows, transports)
     for schedule in schedules:
         if schedule not in SCHEDULES:
             raise unknown("schedule", schedule, SCHEDULES)
@@ -59,6 +57,16 @@ def schedule_rows(
             for name in schedules:
                 found.append({**_about(row, node, transport), **_slowest(ran[name], ran["serial"], node, transport)})
     return pd.DataFrame(found, columns=list(COLUMNS))
+
+
+def require_possible(node: Node, rows: Sequence[Row], transports: Sequence[str]) -> None:
+    """Raises :class:`C3Error` where a problem needs more ranks than the node has, or a transport is unknown."""
+    for row in rows:
+        if row.problem.ranks > node.ranks:
+            raise C3Error(f"{row.name}: needs {row.problem.ranks} ranks, and {node.name} has {node.ranks}")
+    for transport in transports:
+        if transport not in TRANSPORTS:
+            raise unknown("transport", transport, TRANSPORTS)
 
 
 def _ranks(row: Row) -> Sequence[int]:

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from c3lib.cli import app
 from c3lib.ficco import SCHEDULES, Problem, build
+from c3lib.ficco.prove import prove
 from c3lib.ficco.sets import Row, load_problems
 from c3lib.finer import schedule_rows
 from c3lib.hardware import load_node
@@ -76,6 +77,24 @@ def test_tasks_are_those_of_the_program():
     assert sum(bool(re.match(r" *\d+  \w", line)) for line in text.splitlines()) == len(program.tasks)
 
 
+def test_every_schedule_is_proven_in_a_sentence():
+    pytest.importorskip("torch")
+    options = ["--gemm", "24x8x8", "--ranks", "2", "--pieces", "3", "--collective", "all-to-all", "--prove"]
+    result = ficco(*options, "--json")
+    problem = Problem.all_to_all(24, 4, 8, 2, pieces=3)
+    told = json.loads(result.stdout)
+    assert told == {"problem": str(problem), "proofs": {name: prove(problem, name) for name in SCHEDULES}}
+    text = ficco(*options)
+    assert text.exit_code == 0
+    assert [" ".join(part.split()) for part in text.stdout.split("\n\n")] == list(told["proofs"].values())
+    assert result.stderr == text.stderr == ""  # no bar where nobody watches
+
+
+def test_without_torch_nothing_is_proven_and_one_sentence_says_so(monkeypatch):
+    monkeypatch.setattr("c3lib.ficco.prove.find_spec", lambda name: None)
+    refused(ficco("--gemm", "24x8x8", "--ranks", "2", "--prove"), "torch is needed", "pip install")
+
+
 def test_schedules_beyond_the_memory_have_no_time_but_the_bytes_that_are_missing_and_are_not_chosen():
     told = json.loads(ficco(*LARGE, "--json").stdout)
     full = [row["schedule"] for row in told["schedules"] if not row["fits"]]
@@ -106,6 +125,19 @@ def test_what_fits_under_no_schedule_is_refused_by_how_much():
         ([*GEMM, "--dtype", "int4"], ["unknown dtype 'int4'"]),
         ([*GEMM, "--node", "h100"], ["unknown node 'h100'"]),
         ([*GEMM, "--tasks", "fastest"], ["unknown schedule 'fastest'"]),
+        (["--set", "ficco16", "--collective", "all-gather"], ["--collective", "--gemm"]),
+        (["--set", "ficco16", "--dtype", "fp8"], ["--dtype", "--gemm"]),
+        (["--set", "ficco16", "--prove"], ["--prove", "--gemm"]),
+        (["--set", "ficco16", "--ranks", "64"], ["64 ranks", "mi300x_8 has 8"]),
+        (["--set", "ficco16", "--transport", "rdma"], ["unknown transport 'rdma'"]),
+        ([*GEMM, "--tasks", "serial", "--ranks", "64"], ["64 ranks", "mi300x_8 has 8"]),
+        ([*GEMM, "--tasks", "serial", "--transport", "rdma"], ["unknown transport 'rdma'"]),
+        ([*GEMM, "--prove", "--ranks", "64"], ["64 ranks", "mi300x_8 has 8"]),
+        ([*GEMM, "--prove", "--transport", "rdma"], ["unknown transport 'rdma'"]),
+        ([*GEMM, "--prove", "--tasks", "serial"], ["--tasks", "--prove"]),
+        (["--gemm", "99999999999999999999x8x8"], ["gemm m must be at most"]),
+        ([*GEMM, "--collective", ""], ["unknown collective ''"]),
+        ([*GEMM, "--dtype", ""], ["unknown dtype ''"]),
         (["--set", "ficco"], ["unknown problem set 'ficco'", "ficco16"]),
     ],
     ids=str,
