@@ -37,8 +37,12 @@ class Group(typer.core.TyperGroup):
         except BrokenPipeError:
             raise  # typer ends without a word: whoever read the output has had enough
         except OSError as error:
-            sys.stdout = None  # what could not be written is not tried again at exit
-            typer.echo(f"c3: output cannot be written: {error.strerror or error}", err=True)
+            what = "output cannot be written"
+            if error.filename is not None:  # a file's, so not what is printed
+                what = f"{error.filename}: cannot be used"
+            else:
+                sys.stdout = None  # what could not be written is not tried again at exit
+            typer.echo(f"c3: {what}: {error.strerror or error}", err=True)
             raise typer.Exit(2) from None
 
 

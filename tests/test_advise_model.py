@@ -329,6 +329,9 @@ def test_a_key_that_is_wrong_is_named_with_its_file(tmp_path, changes, says):
     ("import os", "not valid JSON"),
     (" " * (LARGEST_FILE + 1), f"larger than {LARGEST_FILE} bytes"),
     (b"\xff\xfe\x00", "not UTF-8"),
+    ('{"hidden_size": 4096, "vocab_size": 8, "hidden_size": 8}', "key 'hidden_size' stands twice"),
+    ('{"rope_scaling": {"factor": 1, "factor": 2}}', "key 'factor' stands twice"),
+    (f'{{"{"x" * 5000}": 1, "{"x" * 5000}": 2}}', "xxx...' stands twice"),
 ])  # fmt: skip
 def test_a_file_that_is_no_config_is_one_sentence(tmp_path, text, says):
     path = tmp_path / "config.json"
@@ -348,6 +351,14 @@ def test_what_is_no_ordinary_file_is_not_waited_for(tmp_path):
         read_model(tmp_path / "none.json")
     with pytest.raises(C3Error, match="no such file"):
         read_model(tmp_path)  # a folder without a config
+    with pytest.raises(C3Error, match="xxx: cannot be read: File name too long"):
+        read_model("x" * 5000)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_config(tmp_path):
+    marked = tmp_path / "marked.json"
+    marked.write_bytes(b"\xef\xbb\xbf" + json.dumps(LLAMA).encode())
+    assert read_model(marked).layers == model(tmp_path).layers
 
 
 numbers = st.one_of(st.integers(), st.integers(0, 300), st.sampled_from([1, 2, 8, 64, 128, 4096, 2**31, 2**53]))

@@ -307,6 +307,14 @@ def test_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     assert out.read_text() == "old"
 
 
+def test_a_files_error_is_not_said_of_the_output():
+    """Wherever a command meets it, also where it had not reckoned with one."""
+    for words in (["run", "--out", f"{'x' * 5000}.csv"], ["advise", "--config", "x" * 5000, "--tokens", "8"]):
+        result = invoke(*words)
+        assert result.exit_code == 2
+        assert re.fullmatch(r"c3: x{5000}(\.csv)?: cannot be (used|read|written): File name too long\n", result.stderr)
+
+
 def test_output_onto_a_full_device():
     with open("/dev/full", "w") as full:
         one_sentence(shell("nodes", stdout=full), "output cannot be written", "No space left")

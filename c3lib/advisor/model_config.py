@@ -6,6 +6,7 @@ Only sizes are read: nothing of the file is executed, nothing is downloaded.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -159,13 +160,17 @@ def read_model(path: Path | str) -> Model:
 
     Raises:
         C3Error: no such file, larger than :data:`LARGEST_FILE`, not JSON, a family that is not known, or a key that is
-            missing or impossible; file and key are named.
+            missing, impossible or there twice; file and key are named.
     """
     from c3lib.advisor.families import FAMILIES
 
     path = Path(path)
-    path = path / "config.json" if path.is_dir() else path
-    if path.exists() and not path.is_file():
+    try:
+        path = path / "config.json" if path.is_dir() else path
+        ordinary = path.is_file() or not path.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise C3Error(f"{path}: cannot be read: {error.strerror}") from None
+    if not ordinary:
         raise C3Error(f"{path}: must be an ordinary file")
     keys = _parse(path, read_text(path, LARGEST_FILE))
     name = keys.get("model_type")
@@ -196,8 +201,15 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is not a number of JSON")
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = dict(pairs)
+        if len(keys) < len(pairs):
+            twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+            raise C3Error(f"{path}: key {_short(twice)!r} stands twice")
+        return keys
+
     try:
-        keys = json.loads(text, parse_constant=refuse)
+        keys = json.loads(text.removeprefix("\ufeff"), parse_constant=refuse, object_pairs_hook=once)
     except RecursionError:
         raise C3Error(f"{path}: not a config: it is nested too deeply") from None
     except ValueError as error:  # a number of 5000 digits too
