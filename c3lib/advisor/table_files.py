@@ -101,7 +101,7 @@ def from_parquet(path: Path, needed: Sequence[str]) -> tuple[list[str], Iterator
     _size(path)
     arrow, parquet = _arrow(path)
     try:
-        file = parquet.ParquetFile(path)
+        file = parquet.ParquetFile(path, pre_buffer=False)  # in this thread alone: Arrow's may outlive Python
         count, names = file.metadata.num_rows, file.schema_arrow.names
         nbytes = sum(file.metadata.row_group(index).total_byte_size for index in range(file.metadata.num_row_groups))
     except (arrow.ArrowException, OSError, ValueError) as error:
@@ -113,7 +113,7 @@ def from_parquet(path: Path, needed: Sequence[str]) -> tuple[list[str], Iterator
     def cells() -> Iterator[Row]:
         number = 0
         try:
-            for batch in file.iter_batches(batch_size=1024):
+            for batch in file.iter_batches(batch_size=1024, use_threads=False):
                 for values in batch.to_pylist():
                     number += 1
                     yield f"row {number}", values

@@ -157,11 +157,13 @@ def tables(folder: Path, about: Mapping[str, Any], columns: Iterable[str] | None
         if content is None:
             raise C3Error(f"{listed[number][0]}: is damaged, or not of this sweep; run the sweep again")
         try:
-            file = arrow_.parquet.ParquetFile(arrow_.BufferReader(content))
+            # In this thread alone. One of Arrow's own may let go of its task, and so of our bytes, only when Python has
+            # ended, which aborts the process after all is done (apache/arrow#34314).
+            file = arrow_.parquet.ParquetFile(arrow_.BufferReader(content), pre_buffer=False)
             for name in wanted or ():
                 if name not in file.schema_arrow.names:
                     raise unknown("column", name, file.schema_arrow.names)
-            table = file.read(wanted).replace_schema_metadata(None)
+            table = file.read(wanted, use_threads=False).replace_schema_metadata(None)
             table.validate(full=True)
             schema = table.schema if schema is None else schema
             if table.schema != schema:
@@ -182,4 +184,5 @@ def read_sweep(folder: Path | str, columns: Iterable[str] | None = None) -> pand
     """
     folder, arrow_ = Path(folder), arrow()
     table = arrow_.concat_tables(tables(folder, read_manifest(folder), columns)).unify_dictionaries()
-    return table.to_pandas(split_blocks=True, self_destruct=True)  # column by column: never the whole table twice
+    # Column by column: never the whole table twice. In this thread: as in tables().
+    return table.to_pandas(split_blocks=True, self_destruct=True, use_threads=False)
