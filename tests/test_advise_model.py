@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -264,6 +265,24 @@ def test_impossible_degrees_are_one_sentence(degrees, says):
     with pytest.raises(C3Error) as error:
         call()
     assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("changes", "degrees", "says"), [
+    ({"model_type": "mixtral", "num_local_experts": 2**31, "num_experts_per_tok": 2, "intermediate_size": 2**31},
+     {"ep": 8}, ", MoE layer, 4096 tokens: gemm n must be at most"),
+    ({"hidden_size": 2**31, "head_dim": 128, "intermediate_size": 2**31}, {"fsdp": 8},
+     ", dense layer, 4096 tokens: collective nbytes must be at most"),
+    ({"tokens": 2**53}, {"tp": 8}, f", dense layer, {2**53} tokens: collective nbytes must be at most"),
+    ({"hidden_size": 2**31}, {"tp": 8}, ", dense: TP qkv: gemm 4096x402653184x2147483648: a matrix may have at most"),
+    ({"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 8, "tokens": 2**50}, {"ep": 8},
+     f", MoE layer, {2**50} tokens: collective nbytes"),
+])  # fmt: skip
+def test_sizes_that_are_too_large_are_said_of_a_file_and_a_layer(tmp_path, changes, degrees, says):
+    sizes = dict(changes)
+    how = Parallelism(sizes.pop("tokens", 4096), **degrees)
+    with pytest.raises(C3Error, match=re.escape(f"{tmp_path / 'config.json'}{says}")) as error:
+        advise_model(model(tmp_path, **sizes), how)
     assert "\n" not in str(error.value)
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from c3lib.advisor.model_config import Experts, Layer, Matrix, Model
-from c3lib.errors import C3Error
+from c3lib.errors import C3Error, located
 from c3lib.hardware import Node
 from c3lib.workload import DTYPE_BYTES, Collective, Gemm, whole
 
@@ -97,29 +97,45 @@ class Work:
     dependent: bool = False
 
 
-def works(model: Model, how: Parallelism, dtype: str) -> Iterator[Work]:
-    """What runs beside what, once for each kind of layer (and, for FSDP, of the layer after it)."""
-    size = DTYPE_BYTES[dtype]
+def works(model: Model, how: Parallelism, dtype: str) -> list[Work]:
+    """What runs beside what, once for each kind of layer (and, for FSDP, of the layer after it).
+
+    Raises :class:`C3Error` for a GEMM or collective that is too large; the model's file and the layer are named.
+    """
+    found: list[Work] = []
+    where = lambda layer: located(f"{model.path}, {layer.kind} layer, {how.tokens} tokens")  # noqa: E731
     if how.fsdp > 1:
         for (layer, following), times in Counter(pairwise(model.layers)).items():
-            name = layer.kind if following.kind == layer.kind else f"{layer.kind}, then {following.kind}"
-            nbytes = _gathered(following, how) * size
-            gemms = tuple(_gemms(layer, how, dtype))
-            what = "all-gather of the next layer's parameters"
-            yield Work(f"{name}: FSDP", name, gemms, what, Collective("all-gather", nbytes, how.fsdp), times)
+            with where(layer):
+                found.append(_sharded(layer, following, how, dtype, times))
     for layer, times in Counter(model.layers).items():
-        if how.ep > 1 and layer.experts:
-            experts = layer.experts
-            nbytes = -(-how.tokens // how.tp) * experts.per_token * model.hidden * size
-            for what, gemm in zip(("dispatch", "combine"), _expert_gemms(experts, how, dtype), strict=True):
-                collective = Collective("all-to-all", nbytes, how.ep)
-                what = f"all-to-all, {what} of another micro-batch's tokens"
-                yield Work(f"{layer.kind}: EP {gemm[0]}", layer.kind, (gemm,), what, collective, times)
-        if how.tp > 1:
-            yield from _tensor_parallel(layer, how, model.hidden, dtype, times)
+        with where(layer):
+            found += _expert_parallel(layer, how, model.hidden, dtype, times)
+            found += _tensor_parallel(layer, how, model.hidden, dtype, times)
+    return found
+
+
+def _sharded(layer: Layer, following: Layer, how: Parallelism, dtype: str, times: int) -> Work:
+    name = layer.kind if following.kind == layer.kind else f"{layer.kind}, then {following.kind}"
+    collective = Collective("all-gather", _gathered(following, how) * DTYPE_BYTES[dtype], how.fsdp)
+    what = "all-gather of the next layer's parameters"
+    return Work(f"{name}: FSDP", name, tuple(_gemms(layer, how, dtype)), what, collective, times)
+
+
+def _expert_parallel(layer: Layer, how: Parallelism, hidden: int, dtype: str, times: int) -> Iterator[Work]:
+    experts = layer.experts
+    if how.ep == 1 or experts is None:
+        return
+    nbytes = -(-how.tokens // how.tp) * experts.per_token * hidden * DTYPE_BYTES[dtype]
+    collective = Collective("all-to-all", nbytes, how.ep)
+    for what, gemm in zip(("dispatch", "combine"), _expert_gemms(experts, how, dtype), strict=True):
+        what = f"all-to-all, {what} of another micro-batch's tokens"
+        yield Work(f"{layer.kind}: EP {gemm[0]}", layer.kind, (gemm,), what, collective, times)
 
 
 def _tensor_parallel(layer: Layer, how: Parallelism, hidden: int, dtype: str, times: int) -> Iterator[Work]:
+    if how.tp == 1:
+        return
     collective = Collective("all-gather", how.tokens * hidden * DTYPE_BYTES[dtype], how.tp)
     inner = layer.mlp[:1] or (layer.experts.matrices[:1] if layer.experts and how.ep == 1 else ())
     for matrix in (*layer.attention[:1], *inner):

@@ -15,7 +15,7 @@ from c3lib.advisor.dependent import finer
 from c3lib.advisor.layers import Parallelism, Work, works
 from c3lib.advisor.model_config import Model, read_model
 from c3lib.advisor.options import offered
-from c3lib.errors import C3Error, unknown
+from c3lib.errors import C3Error, located, unknown
 from c3lib.explain import EVIDENCE
 from c3lib.hardware import Node, load_node
 from c3lib.model import kernels
@@ -163,7 +163,7 @@ def advise_model(
     model = model if isinstance(model, Model) else read_model(model)
     there = load_node(node) if isinstance(node, str) else node
     parallelism.check(model, there)
-    found = list(works(model, parallelism, dtype))
+    found, names = works(model, parallelism, dtype), offered(strategies)
     if not found:
         raise C3Error(f"{model.path}: one layer alone has no next one to gather parameters for")
     pieces = [_pieces(work, there) for work in found]
@@ -173,7 +173,8 @@ def advise_model(
     layers = []
     for work, part in zip(found, pieces, strict=True):
         own = tuple(next(advice) for _ in part)
-        layers.append(_dependent(work, own, there, offered(strategies)) if work.dependent else _free(work, own, there))
+        with located(f"{model.path}, {work.name}"):
+            layers.append(_dependent(work, own, there, names) if work.dependent else _free(work, own, there))
     return ModelAdvice(
         path=model.path,
         family=model.family,

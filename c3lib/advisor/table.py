@@ -16,7 +16,7 @@ from typing import Any
 
 from c3lib.advisor.advice import Advice, advise_all
 from c3lib.advisor.table_files import MOST_ROWS, Row, from_csv, from_parquet, to_csv, to_parquet
-from c3lib.errors import C3Error, unknown
+from c3lib.errors import C3Error, located, unknown
 from c3lib.files import write_bytes
 from c3lib.hardware import COLLECTIVES, load_node
 from c3lib.workload import DTYPE_BYTES, Collective, Gemm, Scenario, whole
@@ -147,10 +147,8 @@ def _pair(path: Path, where: str, cells: dict[str, Any], node: str, dtype: str) 
     """Node and pair of a row; its cells are replaced by what they were read as."""
     empty = {column for column in OPTIONAL if cells.get(column) in ("", None)}
     for column in (name for name in _READ if name not in empty):
-        try:
+        with located(f"{path}, {where}, column {column!r}"):
             cells[column] = _READ[column](column, cells[column])
-        except C3Error as error:
-            raise C3Error(f"{path}, {where}, column {column!r}: {error}") from None
     there = load_node(node if "node" in empty else cells["node"])
     ranks = there.ranks if "ranks" in empty else cells["ranks"]
     if ranks > there.ranks:
