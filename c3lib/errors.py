@@ -1,7 +1,8 @@
 """The one exception a user sees: a sentence that names the file, key or argument and what was expected."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 

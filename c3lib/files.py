@@ -7,13 +7,14 @@ figure depends on (:func:`files_read`).
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Mapping
 
-from c3lib.errors import C3Error
+from c3lib.errors import C3Error, shorten
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
@@ -43,6 +44,28 @@ def read_text(path: Path | str, most_nbytes: int | None = None) -> str:
     return text
 
 
+def ordinary(path: Path | str, most_nbytes: int) -> int:
+    """The size in bytes of a file that can be read to its end: an ordinary one, of at most so many bytes.
+
+    Raises :class:`C3Error`, with the path in few letters, for what is missing, too large, or no ordinary file: a
+    folder, a device, or a pipe, which may never end.
+    """
+    name = shorten(path, most=300, bare=True)
+    try:
+        about = Path(path).stat()
+    except FileNotFoundError:
+        raise C3Error(f"{name}: no such file") from None
+    except OSError as error:
+        raise C3Error(f"{name}: cannot be read: {error.strerror}") from None
+    except ValueError:  # a zero byte
+        raise C3Error(f"{name}: not the path of a file") from None
+    if not stat.S_ISREG(about.st_mode):
+        raise C3Error(f"{name}: must be an ordinary file")
+    if about.st_size > most_nbytes:
+        raise C3Error(f"{name}: is larger than {most_nbytes} bytes, the most that is read of such a file")
+    return about.st_size
+
+
 def names_in(folder: Path, suffix: str) -> list[str]:
     """Stems of the files in ``folder`` with this suffix, sorted. The folder counts as read: a new file is noticed."""
     _read.add(folder.resolve())
@@ -57,7 +80,8 @@ def files_read() -> list[Path]:
 def write_bytes(path: Path | str, content: bytes) -> Path:
     """Write ``content`` to ``path`` atomically: a reader sees the old file or the new one, never a part.
 
-    Raises :class:`C3Error` on a full disk or a missing permission; the old file then stands as it was.
+    Behind a link it is the file there that is written. Raises :class:`C3Error` on a full disk, a missing permission,
+    or where something stands that is no file (a folder, a pipe, a device); what was there then stands as it was.
     """
     write_together({Path(path): content})
     return Path(path)
@@ -66,28 +90,39 @@ def write_bytes(path: Path | str, content: bytes) -> Path:
 def write_together(contents: Mapping[Path, bytes]) -> None:
     """Write files that belong together: none is replaced before all of them lie complete on the disk.
 
-    Raises :class:`C3Error` on a full disk or a missing permission; the old files then stand as they were.
+    Links and errors are as for :func:`write_bytes`; the old files then stand as they were.
     """
     scratch: dict[Path, Path] = {}
     path = Path()
     try:
         for path, content in contents.items():
-            if path.is_dir():
-                raise C3Error(f"{path}: cannot be written: it is a folder; nothing was changed")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as handle:
+            target = _target(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as handle:
                 scratch[path] = Path(handle.name)
                 handle.write(content)
                 handle.flush()
                 os.fsync(handle.fileno())
             scratch[path].chmod(0o666 & ~_umask())
         for path, complete in scratch.items():
-            complete.replace(path)
+            complete.replace(path.resolve())
     except OSError as error:
         raise C3Error(f"{path}: cannot be written: {error.strerror}; nothing was changed") from None
     finally:
         for complete in scratch.values():
             complete.unlink(missing_ok=True)
+
+
+def _target(path: Path) -> Path:
+    """The file that a path stands for, behind links. Raises :class:`C3Error` where something else stands."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return path.resolve()
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
+        raise C3Error(f"{path}: cannot be written: it is {what}; nothing was changed")
+    return path.resolve()
 
 
 def write_text(path: Path | str, text: str) -> Path:
@@ -106,6 +141,8 @@ def held(folder: Path | str, what: str) -> Iterator[None]:
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
+        if (path / ".lock").exists():
+            ordinary(path / ".lock", 2**20)  # opening a pipe would wait for ever
         lock = (path / ".lock").open("ab")
     except FileExistsError:
         raise C3Error(f"{path}: must be a folder") from None

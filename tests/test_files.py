@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from c3lib import files
-from c3lib.errors import C3Error
+from c3lib.errors import C3Error, large, shorten
 
 
 def fail_with(error):
@@ -162,3 +162,107 @@ def test_a_folder_is_held_by_one_process_and_let_go_when_it_ends(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(C3Error, match="file: must be a folder"), files.held(tmp_path / "file", "sweep"):
         pass
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "pipe", "device", "link"])
+def test_only_an_ordinary_file_of_some_size_passes(tmp_path, kind):
+    path = tmp_path / "a"
+    match kind:
+        case "file":
+            path.write_bytes(b"abc")
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path = Path("/dev/zero")
+        case "link":
+            path.symlink_to(__file__)
+    if kind in ("file", "link"):
+        assert files.ordinary(path, 10**6) == len(path.read_bytes())
+        with pytest.raises(C3Error, match="a: is larger than 2 bytes"):
+            files.ordinary(path, 2)
+    else:
+        with pytest.raises(C3Error, match=f"{path}: must be an ordinary file$"):
+            files.ordinary(path, 10**6)
+
+
+@pytest.mark.parametrize(("name", "message"), [("no", "no such file"), ("a/" * 2500, "name too long"), ("\0", "path")])
+def test_a_path_of_no_file_is_told_in_few_letters(name, message):
+    with pytest.raises(C3Error, match=f"(?i){message}") as caught:
+        files.ordinary(name, 1)
+    assert len(str(caught.value)) < 400
+    assert str(caught.value).isprintable()
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path in (pipe, link, Path("/dev/null")):
+        with pytest.raises(C3Error, match=f"{path}: cannot be written: it is no ordinary file; nothing was changed"):
+            files.write_together({tmp_path / "a": b"1", path: b"2"})
+    with pytest.raises(C3Error, match="loop: cannot be written"):
+        files.write_text(loop, "x")
+    assert pipe.is_fifo()
+    assert Path("/dev/null").is_char_device()
+    assert sorted(os.listdir(tmp_path)) == ["link", "loop", "pipe"]
+
+
+def test_standard_output_that_is_a_pipe_is_not_written_to():
+    code = "from c3lib.files import write_text; write_text('/dev/stdout', 'x')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=files.ROOT, capture_output=True, text=True)
+    assert "/dev/stdout: cannot be written: it is no ordinary file" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_behind_a_link_the_file_is_written(tmp_path, there):
+    real, link = tmp_path / "folder" / "real", tmp_path / "link"
+    link.symlink_to("folder/real")
+    if there:
+        files.write_text(real, "old")
+    assert files.write_text(link, "new") == link
+    assert link.is_symlink()
+    assert not real.is_symlink()
+    assert real.read_text() == "new"
+    assert os.listdir(real.parent) == ["real"]
+
+
+def test_a_lock_that_is_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(C3Error, match="lock: must be an ordinary file"), files.held(tmp_path, "sweep"):
+        pass
+
+
+ANY_VALUE = st.recursive(
+    st.none() | st.integers() | st.floats() | st.text() | st.sampled_from(["x" * 10**5, "\x1b[2J", "\ud800"]),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=4,
+)
+
+
+@given(ANY_VALUE, st.integers(4, 300), st.booleans())
+def test_a_value_is_shown_on_a_line_in_few_letters(value, most, bare):
+    shown = shorten(value, most, bare)
+    assert len(shown) <= max(most, len("a number of more than 60 digits"))
+    assert shown.isprintable()
+    shown.encode()
+
+
+def test_short_values_and_counts_are_shown_as_they_are():
+    assert shorten(-(10**5000)) == "a number of more than 60 digits"
+    assert [shorten("a"), shorten("a", bare=True), shorten(2.5), shorten("x" * 9, most=8)] == [
+        "'a'",
+        "a",
+        "2.5",
+        "'xxxx...",
+    ]
+    assert [large(0), large(6000), large(10**24), large(4**40 * 10**3)] == [
+        "0",
+        "6,000",
+        "more than 10^24",
+        "more than 10^27",
+    ]
