@@ -18,7 +18,9 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Begin anew: nothing of an 
 def sweep(
     grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="The axes (docs/sweeps.md).", show_default=False)],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the Parquet files.", show_default=False)],
-    dask: Annotated[str, typer.Option(metavar="ADDRESS", help="Use a Dask cluster, such as tcp://host:8786.")] = "",
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Use a Dask cluster, such as tcp://host:8786.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes.", show_default="one a core")] = None,
     fresh: Fresh = False,
     quiet: Quiet = False,
@@ -30,7 +32,7 @@ def sweep(
 
     \b
     Example:
-      c3 sweep docs/examples/sweep.toml --out build/sweep --fresh
+      c3 sweep docs/examples/sweep.toml --out build/sweep
     """
     from c3lib.sweeps import sweep as swept
     from c3lib.sweeps.summary import summary

@@ -1,5 +1,6 @@
 """Sweeps on a real Dask cluster of several processes: the local table, whatever happens to the cluster."""
 
+import contextlib
 import hashlib
 import os
 import signal
@@ -157,7 +158,9 @@ def test_a_cluster_without_workers_is_a_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nowhere.invalid:8786", "carrier://pigeon", "tcp://:", "?"])
-def test_no_cluster_there_is_one_sentence_within_seconds(tmp_path, address):
+def test_no_cluster_there_is_one_sentence_within_seconds(tmp_path, address, monkeypatch):
+    assert crew.CONNECT_S <= 5
+    monkeypatch.setattr(crew, "CONNECT_S", 0.5)
     grid = tmp_path / "grid.toml"
     grid.write_text('[axes]\ncollective = "all-gather"\nm = 1\nn = 1\nk = 1\nsize = 1\n')
     started = time.monotonic()
@@ -169,18 +172,49 @@ def test_no_cluster_there_is_one_sentence_within_seconds(tmp_path, address):
     assert not (tmp_path / "a").exists()
 
 
-def test_something_else_that_answers_there_is_no_cluster(tmp_path):
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there is no Dask scheduler"),  # "HTTP/1.1": 3.07 EiB follow
+        (
+            (1).to_bytes(8, "little") + (2).to_bytes(8, "little") + b"\xff\xff",
+            "what answers there is no Dask scheduler",
+        ),
+        (b"", ""),
+    ],
+    ids=["HTTP", "a frame of nothing", "nothing"],
+)
+def test_something_else_that_answers_there_is_no_cluster(tmp_path, monkeypatch, says, reason):
+    monkeypatch.setattr(crew, "CONNECT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
 
         def answer():
-            there, _ = server.accept()
-            with there:
-                there.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            with contextlib.suppress(OSError):
+                while True:
+                    there, _ = server.accept()
+                    there.sendall(says)
+                    there.recv(1 << 16)
+                    there.close()
 
         threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(C3Error, match="no Dask cluster answers there"):
-            sweep(GRID, tmp_path / "a", dask=f"tcp://127.0.0.1:{port}")
+        with pytest.raises(C3Error) as caught:
+            sweep(GRID, tmp_path / "a", dask=address)
+    assert str(caught.value).startswith(f"--dask {address}: no Dask cluster answers there ({reason}")
+    assert len(str(caught.value).splitlines()) == 1
+    assert "EiB" not in str(caught.value)
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_empty_address_is_told_in_a_sentence(tmp_path):
+    """It may come from a variable that is not set; the sweep must not run here instead."""
+    grid = tmp_path / "grid.toml"
+    grid.write_text('[axes]\ncollective = "all-gather"\nm = 1\nn = 1\nk = 1\nsize = 1\n')
+    for address in ("", "  "):
+        result = CliRunner().invoke(app, ["sweep", str(grid), "--out", str(tmp_path / "a"), "--dask", address])
+        assert result.exit_code == 2
+        assert result.stderr.startswith("c3: --dask: give the address of a Dask scheduler, such as tcp://")
+        assert not (tmp_path / "a").exists()
 
 
 def test_a_worker_with_another_model_is_refused():

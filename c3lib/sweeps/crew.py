@@ -123,13 +123,22 @@ def cluster(address: str) -> Iterator[Any]:
 
 async def _why_not(address: str) -> str:
     """Why no Dask scheduler can be talked to at an address; nothing if one can."""
-    from distributed.comm import connect
+    from distributed.comm import connect, parse_address, parse_host_port
+    from distributed.comm.registry import get_backend
 
+    try:
+        scheme, where = parse_address(address)
+        get_backend(scheme)
+        parse_host_port(where)
+    except ValueError as error:
+        return str(error)[:120]
     try:
         comm = await connect(address, timeout=CONNECT_S)
         await comm.close()
-    except Exception as error:  # whatever else may answer at an address, and however it does
+    except (OSError, TypeError, RuntimeError) as error:  # nobody there, or how TLS is set up
         return (str(error).strip().split("\n")[0] or type(error).__name__)[:120]
+    except Exception:  # its bytes were taken for sizes or messages, as of 3 EiB
+        return "what answers there is no Dask scheduler"
     return ""
 
 

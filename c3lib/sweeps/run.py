@@ -39,7 +39,7 @@ def sweep(
     grid: Path | str | Mapping[str, Any],
     out: Path | str,
     *,
-    dask: str = "",
+    dask: str | None = None,
     workers: int | None = None,
     fresh: bool = False,
     progress: bool = False,
@@ -58,14 +58,16 @@ def sweep(
     Raises:
         C3Error: a bad grid, a folder of something else, no such cluster, a full disk; finished parts are kept.
     """
-    if dask and workers is not None:
+    if dask is not None and not dask.strip():
+        raise C3Error("--dask: give the address of a Dask scheduler, such as tcp://host:8786, or leave it out")
+    if dask is not None and workers is not None:
         raise C3Error("sweep: give either dask or workers, as the cluster has workers of its own")
     started, folder = time.monotonic(), Path(out)
     workers = _cores() if workers is None else whole("sweep: workers", workers, least=1)
     arrow()
     points = read_grid(grid)
     with ExitStack() as stack:
-        client = stack.enter_context(crew.cluster(dask)) if dask else None
+        client = None if dask is None else stack.enter_context(crew.cluster(dask))
         stack.enter_context(held(folder, "sweep"))
         if fresh:
             clear(folder)
@@ -74,7 +76,7 @@ def sweep(
         todo = [number for number in range(points.parts) if number not in there]
         blocks = map(points.block, todo)
         of_part = {key: about[key] for key in ABOUT}
-        if client is not None:
+        if dask is not None:
             parts = crew.on_cluster(blocks, of_part, client, dask)
         elif min(workers, len(todo)) == 1 or len(todo) <= FEW_PARTS:
             parts = crew.here(blocks, of_part)
