@@ -2,13 +2,17 @@
 
 import math
 import statistics
+from dataclasses import replace
+from decimal import Decimal
+from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from trace_cases import ADD, GATHER, GEMM, HOST, PEER, copy, kernel, write
 
 from c3lib.trace.analysis import analyze
+from c3lib.trace.values import LATEST_NS
 
 REDUCE = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)"
 COMPUTE, COMMUNICATION = ("gemm", "other gemm", "add"), ("gather", "reduce", "peer")
@@ -76,3 +80,53 @@ def test_analysis_is_what_counting_gives(tmp_path_factory, some):
         assert row.transfer_s == pytest.approx(statistics.median(map(len, mine)) * 1e-6)
         assert row.transfer_alone_runs == len(alone(what))
         assert row.overlapped_s <= len(points(what) & gemms) * 1e-6 * row.runs + 1e-12
+
+
+ENDS = (-LATEST_NS, -LATEST_NS + 1, -1, 0, 1, LATEST_NS - 1, LATEST_NS)
+LENGTHS = (0, 1, LATEST_NS // 3, LATEST_NS - 1, LATEST_NS)
+extremes = st.lists(
+    st.tuples(st.sampled_from(["gemm", "add", "gather", "host"]), st.sampled_from(ENDS), st.sampled_from(LENGTHS)),
+    min_size=1,
+    max_size=8,
+)
+
+
+def union(spans):
+    """Length of the union, in Python's integers, which do not overflow."""
+    marks = sorted({mark for span in spans for mark in span})
+    inside = [(a, b) for a, b in pairwise(marks) if any(s <= a and b <= e for s, e in spans)]
+    return sum(b - a for a, b in inside)
+
+
+@settings(max_examples=100, deadline=None)
+@given(extremes)
+@example([("gemm", -LATEST_NS, LATEST_NS), ("gather", 0, LATEST_NS), ("gemm", LATEST_NS, LATEST_NS)])
+@example([("gather", -LATEST_NS, LATEST_NS), ("gemm", 0, LATEST_NS), ("gemm", LATEST_NS, LATEST_NS)] * 100)
+def test_times_at_the_border_add_up_without_an_overflow(tmp_path_factory, some):
+    """The longest times that are read, on both sides of 0, one after the other and many at once, on two GPUs."""
+    events = [
+        MAKE[what](str(Decimal(start) / 1000), str(Decimal(length) / 1000)) | {"pid": device}
+        for device in (0, 1)
+        for what, start, length in some
+    ]
+    for event in events:
+        event["args"]["device"] = event["pid"]
+    path = write(tmp_path_factory.mktemp("border") / "t.json", events)
+
+    def length(*kinds):
+        return union([(start, start + length) for what, start, length in some if what in kinds])
+
+    compute, gemms = ("gemm", "add"), ("gemm",)
+    first, second = analyze([path])
+    assert repr(first) == repr(replace(second, device=0))  # NaN is itself
+    assert first.span_s == (max(s + length for _, s, length in some) - min(s for _, s, _ in some)) / 1e9
+    assert first.busy_s == length(*MAKE) / 1e9
+    assert (first.gemm_s, first.compute_s) == (length(*gemms) / 1e9, length(*compute) / 1e9)
+    for hidden, kind in ((first.communication, "gather"), (first.host_copies, "host")):
+        assert hidden.time_s == length(kind) / 1e9
+        assert hidden.exposed_s == (length(kind, *compute) - length(*compute)) / 1e9
+        assert hidden.beside_gemms_s == (length(kind) + length(*gemms) - length(kind, *gemms)) / 1e9
+    for row in first.overlaps:
+        assert 0 < row.overlapped_s <= row.runs * LATEST_NS / 1e9
+        assert 0 < row.gemm_s <= LATEST_NS / 1e9
+        assert 0 < row.transfer_s <= LATEST_NS / 1e9

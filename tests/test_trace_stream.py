@@ -217,6 +217,14 @@ def test_missing_files_and_folders(tmp_path):
         ("true", "not True"),
         ('"soon"', "not soon"),
         ('"\\u001b[2J"', "not ?[2J"),
+        ('"\u0663"', "not \u0663"),
+        ('"1_000"', "not 1_000"),
+        ('" 5"', "not  5"),
+        ('"5e"', "not 5e"),
+        ('"-"', "not -"),
+        ('""', "not "),
+        ("1e99999999999999999", "not 1e99999999999999999"),
+        ("3000000000000001", "not 3000000000000001"),
         ("[1]", "not list"),
         ("{}", "not dict"),
         ("null", "is missing"),
@@ -233,6 +241,18 @@ def test_times_that_are_none_are_a_sentence(file, key, text, part):
     else:
         text = fails(path, part)
         assert f"event 2 ('{GEMM}'): '{key}'" in text or "thousands of digits" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("-1.5", -1500), ("3e15", 3 * 10**18), ("-3000000000000000.000", -3 * 10**18), ("1.2e1", 12000), ("0e9999", 0),
+        ("1790857026000000.12345", 1_790_857_026_000_000_123), ("0." + "0" * 500 + "15E+501", 1500),
+        ("1e-99999999", 0), ("0e99999999", 0),
+    ],
+)  # fmt: skip
+def test_times_are_whole_nanoseconds(text, expected):
+    assert values.time_ns({"ts": text}, "ts") == expected
 
 
 def test_missing_and_negative_durations(file):
