@@ -38,10 +38,12 @@ def schedule_rows(
     False.
 
     Raises:
-        C3Error: no problem, more ranks than the node has, an unknown schedule or transport.
+        C3Error: no problem, schedule or transport, more ranks than the node has, an unknown schedule or transport.
     """
     if not rows:
         raise C3Error("rows: no problem to schedule")
+    if not schedules or not transports:
+        raise C3Error(f"{'transports' if schedules else 'schedules'}: expected the names of one or more, got none")
     require_possible(node, rows, transports)
     for schedule in schedules:
         if schedule not in SCHEDULES:

@@ -6,6 +6,7 @@ scored problems (picked in hindsight, so a high bar), and three tests of sizes (
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,10 +90,12 @@ def score(
     of the score survives wrong constants.
 
     Raises:
-        C3Error: no problem, or as :func:`c3lib.schedule_choice.choose`.
+        C3Error: no problem, two of one name, or as :func:`c3lib.schedule_choice.choose`.
     """
     if not rows:
         raise C3Error("rows: no problem to score")
+    if twice := [name for name, count in Counter(row.name for row in rows).items() if count > 1]:
+        raise C3Error(f"rows: each problem needs a name of its own, {twice[0]!r} is there more than once")
     for row in rows:
         choose(row.problem, node, transport, among)  # so that what is wrong is said before anything is simulated
     every = tuple(dict.fromkeys(("serial", *among)))

@@ -103,3 +103,8 @@ def test_what_a_copy_costs_moves_the_smallest_piece_and_free_copies_remove_it():
 def test_sized_problems_are_balanced_when_large():
     rows = schedule_rows(MESH, [sized(MESH, 2**27, balanced_n(MESH))], ("dma",), ("serial",))
     assert rows["gemm_s"].item() == pytest.approx(rows["exchange_s"].item(), rel=0.1)
+
+
+def test_no_schedule_has_no_smallest_piece():
+    with pytest.raises(C3Error, match="schedules: expected the names of one or more, got none"):
+        smallest_piece(MESH, "dma", schedules=[])

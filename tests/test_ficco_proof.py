@@ -339,3 +339,24 @@ def test_what_is_cut_down_keeps_its_zeros():
     ]
     assert max(small.m) <= 256 + 3
     assert (small.n, small.k, small.pieces) == (7, 250, 3)
+
+
+def test_programs_data_and_results_that_do_not_belong_together_are_refused():
+    problem = odd_problem("all-gather")
+    programs, data, other = programs_of("serial", problem), Data(problem), Data(odd_problem("all-to-all"))
+    results = run(programs, data)
+    for some, said in (
+        (programs[1:], "expected one for each of ranks 0 to 2 in order, got 1, 2"),
+        (programs[:2], "in order, got 0, 1"),
+        ([], "expected one a rank, got none"),
+        ([*programs[:2], build("serial", other.problem, 2)], "does not go together with serial of all-gather"),
+    ):
+        with pytest.raises(C3Error, match=said):
+            run(some, data)
+    for call in (lambda: run(programs, other), lambda: verify(programs, other, results)):
+        with pytest.raises(
+            C3Error, match="data: are of all-to-all -> 13x5x7 on 3 ranks, and have to be of the problem"
+        ):
+            call()
+    with pytest.raises(C3Error, match="results: expected one for each of 3 programs, got 2"):
+        verify(programs, data, results[:2])

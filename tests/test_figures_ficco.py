@@ -98,6 +98,15 @@ def test_no_figure_and_no_finding_takes_rows_that_may_not_be_shown(name):
             function(table.iloc[:0])
 
 
+@pytest.mark.parametrize("lacks", SCHEDULES)
+def test_a_problem_without_some_schedule_is_named(lacks):
+    rows = rows_of("h200_1")
+    part = rows[(rows["problem"] != "g4") | (rows["transport"] != "cu") | (rows["schedule"] != lacks)]
+    for function in (ficco_speedups.speedups, ficco_speedups.finding):
+        with pytest.raises(C3Error, match=f"figure: g4 by cu has no row of schedule {lacks}$"):
+            function(part)
+
+
 def test_schedules_have_colours_and_markers_of_their_own():
     assert list(style.SCHEDULE) == list(style.SCHEDULE_MARKER) == list(SCHEDULES)
     assert len(set(style.SCHEDULE.values())) == len(set(style.SCHEDULE_MARKER.values())) == len(SCHEDULES)

@@ -14,7 +14,8 @@ import pytest
 from c3lib import measured as store
 from c3lib.book import run
 from c3lib.errors import C3Error
-from c3lib.ficco import SCHEDULES
+from c3lib.ficco import SCHEDULES, Problem
+from c3lib.ficco.sets import Row
 from c3lib.figures import ficco_heuristic, ficco_judged, ficco_losses, ficco_losses_measured, ficco_measured, style
 from c3lib.files import ROOT
 from c3lib.finer_measured import best, reduced
@@ -264,6 +265,20 @@ def test_findings_of_modelled_losses_name_the_largest():
     assert "nothing longer" in ficco_losses.finding_contention(nothing)
     assert set(ficco_losses.contended(rows)["ways"]) == {8}
     assert len(ficco_losses.table(rows)) == len(rows) == len(loss_rows_of("h200_8"))
+
+
+def test_losses_without_an_exchange_or_without_a_cut_are_refused():
+    node = ficco_losses.load_node("mi300x_8")
+    lonely = [[64 * (src == dst) for dst in range(8)] for src in range(8)]
+    rows = loss_rows(node, [Row("alone", Problem.all_to_all(0, 64, 64, 8, rows=lonely), "")])
+    assert ficco_losses.decomposition(rows)
+    for function in (ficco_losses.contention, ficco_losses.finding_contention):
+        with pytest.raises(C3Error, match=r"losses: expected some of a GEMM cut along M, .* and an exchange, got none"):
+            function(rows)
+    beside = ficco_losses.rows("mi300x_8").query("loss == 'contention'")
+    for function in (ficco_losses.decomposition, ficco_losses.finding_decomposition):
+        with pytest.raises(C3Error, match="losses: expected some of a GEMM that is cut, got none"):
+            function(beside)
 
 
 def loss_rows_of(node):

@@ -337,6 +337,10 @@ def test_what_cannot_be_scheduled_is_one_sentence():
         rows_of(EVEN, MESH, transports=("rdma",))
     with pytest.raises(C3Error, match="schedule"):
         rows_of(EVEN, MESH, schedules=("fastest",))
+    with pytest.raises(C3Error, match="schedules: expected the names of one or more, got none"):
+        rows_of(EVEN, MESH, schedules=())
+    with pytest.raises(C3Error, match="transports: expected the names of one or more, got none"):
+        rows_of(EVEN, MESH, transports=())
 
 
 def test_chosen_schedules_only_and_no_serial_unless_asked_for():

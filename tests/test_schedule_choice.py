@@ -436,6 +436,8 @@ def test_what_cannot_be_scored_is_said(table, says):
 def test_nothing_to_score_is_said():
     with pytest.raises(C3Error, match="no problem to score"):
         score(MESH, [])
+    with pytest.raises(C3Error, match="rows: each problem needs a name of its own, 'x' is there more than once"):
+        score(MESH, [Row("x", TALL, ""), Row("y", TALL, ""), Row("x", TALL, "")])
     with pytest.raises(C3Error, match="no row to summarise"):
         summary(score(MESH, [Row("x", TALL, "")]).iloc[:0])
     with pytest.raises(C3Error, match="unknown transport"):

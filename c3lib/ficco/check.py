@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from c3lib.errors import C3Error
 from c3lib.ficco.contents import Contents, Value
-from c3lib.ficco.graph import COPY, GEMM, OPS, Block, Program, Task
+from c3lib.ficco.graph import COPY, GEMM, OPS, Block, Program, Task, require_every_rank
 from c3lib.ficco.schedules import STAGED, home
 
 
@@ -41,15 +41,9 @@ def check_ranks(programs: Sequence[Program]) -> str:
     Raises:
         C3Error: programs of different problems or schedules, or not one a rank; what is wrong with one.
     """
-    if not programs:
-        raise C3Error("programs: expected one a rank, got none")
+    require_every_rank(programs)
     first = programs[0]
-    if [program.rank for program in programs] != list(range(first.problem.ranks)):
-        ranks = ", ".join(str(program.rank) for program in programs)
-        raise C3Error(f"programs: expected one for each of ranks 0 to {first.problem.ranks - 1} in order, got {ranks}")
     for program in programs:
-        if (program.schedule, program.problem) != (first.schedule, first.problem):
-            raise C3Error(f"programs: {program} does not go together with {first}")
         check(program)
     tasks = sum(len(program.tasks) for program in programs)
     return (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from c3lib.errors import C3Error, unknown
-from c3lib.ficco.graph import GEMM, Block, Program, Task
+from c3lib.ficco.graph import GEMM, Block, Program, Task, require_every_rank
 from c3lib.ficco.problem import Problem
 from c3lib.ficco.schedules import STAGED, home
 
@@ -152,8 +152,10 @@ def run(programs: Sequence[Program], data: Data, seed: int | None = None) -> lis
     taking turns at random: peers' rows have to be there whatever the peer has done since.
 
     Raises:
-        C3Error: a block that is not inside its buffer.
+        C3Error: not one program a rank, data of another problem, a block that is not inside its buffer.
     """
+    require_every_rank(programs)
+    require_same_problem(programs, data)
     buffers = {program.rank: place(program, data) for program in programs}
     if seed is None:
         orders = [iter(range(len(program.tasks))) for program in programs]
@@ -165,6 +167,13 @@ def run(programs: Sequence[Program], data: Data, seed: int | None = None) -> lis
     for rank in turns:
         apply(programs[rank].tasks[next(orders[rank])], buffers)
     return [buffers[program.rank]["c"] for program in programs]
+
+
+def require_same_problem(programs: Sequence[Program], data: Data) -> None:
+    """Raises :class:`C3Error` where the data are not of the problem that the programs are of."""
+    for program in programs:
+        if program.problem != data.problem:
+            raise C3Error(f"data: are of {data.problem}, and have to be of the problem of {program}")
 
 
 def serial_result(data: Data, rank: int) -> Tensor:
@@ -198,8 +207,11 @@ def verify(programs: Sequence[Program], data: Data, results: Sequence[Tensor]) -
     """Every rank's result is the serial one: equal in fp64, within :func:`bound` else.
 
     Raises:
-        C3Error: the first element that is not, and how far it is.
+        C3Error: not one result a program, data of another problem; the first element that is not, and how far it is.
     """
+    if len(results) != len(programs):
+        raise C3Error(f"results: expected one for each of {len(programs)} programs, got {len(results)}")
+    require_same_problem(programs, data)
     for program, found in zip(programs, results, strict=True):
         wanted = serial_result(data, program.rank)
         if found.shape != wanted.shape:

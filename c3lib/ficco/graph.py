@@ -6,10 +6,12 @@ began, so that no task waits for a task of another rank, and ranks need one barr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from c3lib.errors import C3Error
 from c3lib.ficco.problem import Problem
 
 COPY, GATHER, GEMM, SCATTER = "copy", "gather", "gemm", "scatter"
@@ -111,3 +113,16 @@ class Program:
 
     def __str__(self) -> str:
         return f"{self.schedule} of {self.problem}, rank {self.rank}"
+
+
+def require_every_rank(programs: Sequence[Program]) -> None:
+    """Raises :class:`C3Error` unless these are the programs of all ranks of one problem, one each, in their order."""
+    if not programs:
+        raise C3Error("programs: expected one a rank, got none")
+    first = programs[0]
+    if [program.rank for program in programs] != list(range(first.problem.ranks)):
+        ranks = ", ".join(str(program.rank) for program in programs)
+        raise C3Error(f"programs: expected one for each of ranks 0 to {first.problem.ranks - 1} in order, got {ranks}")
+    for program in programs:
+        if (program.schedule, program.problem) != (first.schedule, first.problem):
+            raise C3Error(f"programs: {program} does not go together with {first}")

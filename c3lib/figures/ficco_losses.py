@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from c3lib.errors import C3Error
 from c3lib.ficco.sets import PAPER_SET, load_problems
 from c3lib.figures import style
 from c3lib.figures.measured import percent
@@ -32,14 +33,28 @@ def rows(node: str, problem_set: str = PAPER_SET) -> pd.DataFrame:
 
 
 def decomposed(rows: pd.DataFrame) -> pd.DataFrame:
-    """The decomposition losses of GEMMs among rows of :func:`c3lib.model.losses.loss_rows` (or measured alike)."""
-    return rows[(rows["loss"] == "decomposition") & (rows["operation"] == "gemm")]
+    """The decomposition losses of GEMMs among rows of :func:`c3lib.model.losses.loss_rows` (or measured alike).
+
+    Raises:
+        C3Error: there is none.
+    """
+    return _some(rows[(rows["loss"] == "decomposition") & (rows["operation"] == "gemm")], "GEMM that is cut")
 
 
 def contended(rows: pd.DataFrame) -> pd.DataFrame:
-    """Contention losses of pieces as one step of a fused 1-D schedule has them: cut along M, as many as ranks."""
+    """Contention losses of pieces as one step of a fused 1-D schedule has them: cut along M, as many as ranks.
+
+    Raises:
+        C3Error: there is none, as where no problem exchanges anything.
+    """
     beside = (rows["loss"] == "contention") & (rows["axis"] == "m")
-    return rows[beside & (rows["ways"] == rows["ranks"])]
+    return _some(rows[beside & (rows["ways"] == rows["ranks"])], "GEMM cut along M, as often as ranks, and an exchange")
+
+
+def _some(losses: pd.DataFrame, of: str) -> pd.DataFrame:
+    if losses.empty:
+        raise C3Error(f"losses: expected some of a {of}, got none")
+    return losses
 
 
 def row_axis(axis: Any, order: Sequence[str]) -> None:

@@ -98,7 +98,7 @@ def speedups(rows: pd.DataFrame) -> Figure:
             axis.plot(own["model_speedup"], y, mec=colour, zorder=1, **HOLLOW)
             look = {**style.MODELLED, "marker": style.SCHEDULE_MARKER[name], "ms": 4.5}
             axis.plot(own["speedup"], y, color=colour, **look)
-        ideal = part[part["schedule"] == COMPARED[0]]
+        ideal = part.drop_duplicates("problem")
         axis.vlines(ideal["ideal"], places[ideal.index] - 0.4, places[ideal.index] + 0.4, color="#444444", lw=1.6)
         axis.hlines(np.arange(len(order)) - 0.5, 0, 1, color=style.FAINT, lw=0.6, zorder=0,
                     transform=axis.get_yaxis_transform())  # fmt: skip

@@ -10,6 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from c3lib.errors import C3Error
 from c3lib.ficco import FINER, SCHEDULES
 from c3lib.ficco.sets import PAPER_SET, load_problems
 from c3lib.figures import style
@@ -43,6 +44,14 @@ def best(rows: pd.DataFrame) -> pd.DataFrame:
     return finer.loc[finer.groupby(["problem", "transport"], sort=False)["time_s"].idxmin()]
 
 
+def _complete(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows themselves, if each problem and transport has every schedule; else :class:`C3Error` names what lacks."""
+    for (name, transport), part in rows.groupby(["problem", "transport"], sort=False):
+        if lacks := [how for how in SCHEDULES if how not in part["schedule"].values]:
+            raise C3Error(f"figure: {name} by {transport} has no row of schedule {', '.join(lacks)}")
+    return rows
+
+
 def _order(rows: pd.DataFrame) -> list[str]:
     return list(rows.drop_duplicates("problem").sort_values("ideal", ascending=False, kind="stable")["problem"])
 
@@ -50,7 +59,7 @@ def _order(rows: pd.DataFrame) -> list[str]:
 @style.styled
 def speedups(rows: pd.DataFrame) -> Figure:
     """A cell a problem, schedule and transport: speedup over serial, the best finer-grain one in bold."""
-    evidence, order = style.shown(rows), _order(rows)
+    evidence, order = style.shown(rows), _order(_complete(rows))
     transports = [name for name in TRANSPORT if name in rows["transport"].values]
     figure, axes = style.canvas(1, len(transports), sharey=True, height_in=1.7 + 0.225 * len(order), squeeze=False)
     norm = TwoSlopeNorm(1, WORST, BEST)
@@ -99,7 +108,7 @@ def _label(rows: pd.DataFrame, name: str) -> str:
 
 def finding(rows: pd.DataFrame) -> style.Finding:
     """Best speedup and ideal of each transport, where overlap loses, and where shard level does better."""
-    style.shown(rows)
+    style.shown(_complete(rows))
     parts = []
     for transport in [name for name in TRANSPORT if name in rows["transport"].values]:
         part = rows[rows["transport"] == transport]
