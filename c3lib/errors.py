@@ -14,9 +14,11 @@ class C3Error(Exception):
 def unknown(what: str, name: object, known: Iterable[str]) -> C3Error:
     """A :class:`C3Error` for a name that is not among ``known``, with the nearest one as a hint."""
     names = sorted(known)
-    near = get_close_matches(str(name), names, n=1)
+    near = get_close_matches(str(name)[:100], names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return C3Error(f"unknown {what} {name!r}{hint}; known: {', '.join(names) or 'none'}")
+    return C3Error(
+        f"unknown {what} {shorten(name)}{hint}; known: {shorten(', '.join(names), 2000, bare=True) or 'none'}"
+    )
 
 
 @contextmanager

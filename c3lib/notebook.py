@@ -9,10 +9,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from c3lib.errors import C3Error, unknown
-from c3lib.files import ROOT
+from c3lib.errors import C3Error, shorten, unknown
+from c3lib.files import ROOT, ordinary
 
 Value = str | int | float | bool | None
+
+MOST_NBYTES = 2**24
+"""Of a notebook, with its figures if it was executed."""
 
 
 @contextmanager
@@ -34,15 +37,22 @@ def quick_notebook_imports() -> Iterator[None]:
 
 
 def read_notebook(path: Path) -> Any:
-    """The nbformat node of the notebook at ``path``. Raises :class:`C3Error` if it is missing or no notebook."""
+    """The nbformat node of the notebook at ``path``.
+
+    Raises :class:`C3Error` if it is missing, no ordinary file, too large, or no valid notebook.
+    """
+    ordinary(path, MOST_NBYTES)
     with quick_notebook_imports():
         import nbformat
     try:
-        return nbformat.read(path, as_version=4)
-    except FileNotFoundError:
-        raise C3Error(f"{shown(path)}: no such notebook") from None
+        invalid: dict[str, Exception] = {}  # nbformat only logs what is wrong with cells
+        node = nbformat.read(path, as_version=4, capture_validation_error=invalid)
+        for error in invalid.values():
+            raise error
     except Exception as error:  # nbformat lets whatever it stumbles on pass through
-        raise C3Error(f"{shown(path)}: not a notebook that can be read ({type(error).__name__}: {error})") from None
+        why = f"{type(error).__name__}: {shorten(error, most=200, bare=True)}"
+        raise C3Error(f"{_named(path)}: not a notebook that can be read ({why})") from None
+    return node
 
 
 def parameter_cells(node: Any) -> list[int]:
@@ -57,19 +67,22 @@ def parameter_defaults(node: Any, path: Path) -> dict[str, Value]:
     """
     cells = parameter_cells(node)
     if len(cells) != 1:
-        raise C3Error(f"{shown(path)}: expected one cell tagged 'parameters', found {len(cells)}")
+        raise C3Error(f"{_named(path)}: expected one cell tagged 'parameters', found {len(cells)}")
     defaults: dict[str, Value] = {}
     try:
         body = ast.parse(node.cells[cells[0]].source).body
-    except SyntaxError as error:
-        raise C3Error(f"{shown(path)}: the parameters cell is not valid Python: {error}") from None
+    except (SyntaxError, ValueError) as error:  # a ValueError: a zero byte, half a character
+        why = shorten(error, most=200, bare=True)
+        raise C3Error(f"{_named(path)}: the parameters cell is not valid Python: {why}") from None
+    except (RecursionError, MemoryError):  # Python's reader has only so much room for what stands in one another
+        raise C3Error(f"{_named(path)}: the parameters cell is nested too deeply to be read") from None
     for line in body:
         if isinstance(line, ast.Assign):
             defaults |= {target.id: _literal(line.value) for target in line.targets if isinstance(target, ast.Name)}
         elif isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             defaults[line.target.id] = _literal(line.value)
     if "out" not in defaults:
-        raise C3Error(f"{shown(path)}: has no parameter 'out', the folder where it saves its figures and tables")
+        raise C3Error(f"{_named(path)}: has no parameter 'out', the folder where it saves its figures and tables")
     return defaults
 
 
@@ -79,7 +92,7 @@ def convert(path: Path, name: str, value: Value, defaults: Mapping[str, Value]) 
     Raises :class:`C3Error`, which names the notebook, for an unknown parameter and for a value of another type.
     """
     if name not in defaults or name == "out":
-        raise C3Error(f"{shown(path)}: {unknown('parameter', name, set(defaults) - {'out'})}")
+        raise C3Error(f"{_named(path)}: {unknown('parameter', name, set(defaults) - {'out'})}")
     default = defaults[name]
     kind = type(default)
     if default is None:
@@ -93,14 +106,18 @@ def convert(path: Path, name: str, value: Value, defaults: Mapping[str, Value]) 
             return words[value.lower()]
         if isinstance(value, str) and isinstance(default, int | float):
             return type(default)(value)
-    raise C3Error(f"{shown(path)}: parameter {name!r} must be of type {kind.__name__}, got {value!r}")
+    raise C3Error(f"{_named(path)}: parameter {shorten(name)} must be of type {kind.__name__}, got {shorten(value)}")
 
 
 def _literal(text: Any) -> Value:
     try:
         return ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
+
+
+def _named(path: Path) -> str:
+    return shorten(shown(path), most=300, bare=True)
 
 
 def shown(path: Path | str) -> str:

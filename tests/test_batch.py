@@ -92,7 +92,7 @@ def test_names_are_good_for_a_file_system_whatever_the_values(folder):
         ("parameters: {}", "give either notebook, or notebooks as a list"),
         ("notebooks: nb/01_x.ipynb", "notebooks must be a list of paths"),
         ("notebook: 3", "notebooks must be a list of paths"),
-        ("notebook: nb/02.ipynb", "nb/02.ipynb: no such notebook"),
+        ("notebook: nb/02.ipynb", "nb/02.ipynb: no such file"),
         ("notebook: params.yaml", "params.yaml: not a notebook that can be read"),
         ("notebook: nb/01_x.ipynb\nparameters: {nod: a}", "parameters.nod: "),
         ("notebook: nb/01_x.ipynb\nparameters: {nod: a}", "unknown parameter 'nod' (did you mean 'node'?)"),
@@ -135,8 +135,8 @@ def test_a_bad_file_is_told_in_one_sentence(folder, text, message):
             "line 1: not valid YAML: could not determine a constructor",
         ),
         ("!!python/name:os.system", "not valid YAML: could not determine a constructor"),
-        ("[" * 60_000, "brackets stand 60000 deep"),
-        ("{a: " * 15_000, "brackets stand 15000 deep"),
+        ("[" * 60_000, "line 1: brackets stand more than 50 deep"),
+        ("{a: " * 15_000, "line 1: brackets stand more than 50 deep"),
         ("- " * 30_000, "not valid YAML: RecursionError"),
         ("a: " + "9" * 60_000, "not valid YAML: ValueError"),
         (
@@ -160,6 +160,120 @@ def test_a_hostile_file_is_refused_quickly_and_runs_nothing(folder, text, messag
     monkeypatch.chdir(folder)
     assert message in said(folder, text)
     assert not (folder / "owned").exists()
+
+
+TAGS = [
+    "bool",
+    "int",
+    "float",
+    "null",
+    "timestamp",
+    "binary",
+    "omap",
+    "pairs",
+    "set",
+    "str",
+    "seq",
+    "map",
+    "merge",
+    "value",
+]
+CONTENT = ["abc", "''", "[a]", "{a: b}", "[[a]]", "[{a: b, c: d}]", "2020-99-99", "0x", "-", "1:a", "+", "=", "é"]
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_a_value_under_a_wrong_tag_is_told_in_a_sentence(folder, tag):
+    for content in CONTENT:
+        said(folder, f"notebook: x\nparameters: {{x: !!{tag} {content}}}")
+        said(folder, f"!!{tag} {content}")
+
+
+def test_brackets_in_comments_and_in_text_are_no_depth(folder):
+    text = f"notebook: nb/01_x.ipynb  # {'[' * 60}\nparameters: {{node: '# {'{' * 60}'}}\n"
+    assert [job.parameters["node"] for job in read_jobs(write(folder, text))] == ["# " + "{" * 60]
+    assert "line 2: brackets stand more than 50" in said(folder, f"'a # ': 1\n' # ': {'[' * 60}")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ('"a\\0b"', "notebook: a?b: cannot be a file: "),
+        ('"\\ud800"', "notebook: "),
+        ("x" * 5000, "File name too long"),
+        ("a/" * 5000, "File name too long"),
+        ("loop", "notebook: "),
+        ("/dev/zero", "/dev/zero: must be an ordinary file"),
+        ("pipe", "/pipe: must be an ordinary file"),
+        ("nb", "/nb: must be an ordinary file"),
+        ("large", "/large: is larger than 16777216 bytes"),
+    ],
+)
+def test_what_cannot_be_a_notebook_is_told_in_few_letters(folder, given, message):
+    os.mkfifo(folder / "pipe")
+    (folder / "loop").symlink_to("loop")
+    with (folder / "large").open("wb") as large:
+        large.truncate(2**24 + 1)
+    error = said(folder, f"notebook: {given}")
+    assert message in error
+    assert len(error) < 500
+    assert error.isprintable()
+
+
+CELL = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": "out = 1", "outputs": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metadata": {"tags": 5}}, "not a notebook that can be read"),
+        ({"metadata": {"tags": None}}, "not a notebook that can be read"),
+        ({"metadata": {"tags": [["parameters"]]}}, "not a notebook that can be read"),
+        ({"metadata": None}, "not a notebook that can be read"),
+        ({"source": 5}, "not a notebook that can be read"),
+        ({"source": None}, "not a notebook that can be read"),
+        ({"cell_type": "x"}, "not a notebook that can be read"),
+        ({"source": "out = " + "-" * 200_000 + "1"}, "nested too deeply"),
+        ({"source": "out = a" + ".a" * 200_000}, "nested too deeply"),
+        ({"source": "out = " + "(" * 200_000}, "is not valid Python"),
+        ({"source": "out = 1\n" + " " * 100 + "x" * 9999}, "is not valid Python"),
+        ({"source": "out = '\0'"}, "is not valid Python"),
+        ({"source": "out = '\ud800'"}, "is not valid Python"),
+        ({"source": "a = 1"}, "has no parameter 'out'"),
+        ({"source": "out = 1\n" + "a" * 20_000 + " = 1"}, "unknown parameter 'node'"),
+    ],
+)
+def test_a_bad_notebook_is_told_in_a_sentence(folder, change, message):
+    notebook = {"cells": [{**CELL, "execution_count": None, **change}], "metadata": {}, "nbformat": 4}
+    (folder / "bad.ipynb").write_text(json.dumps({**notebook, "nbformat_minor": 4}))
+    error = said(folder, "notebook: bad.ipynb\nparameters: {node: a}")
+    assert message in error
+    assert "bad.ipynb: " in error
+    assert len(error) < 3000
+
+
+def test_a_cell_without_source_is_told_in_a_sentence(folder):
+    cell = {key: value for key, value in CELL.items() if key != "source"}
+    (folder / "bad.ipynb").write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}))
+    assert "bad.ipynb: not a notebook that can be read (" in said(folder, "notebook: bad.ipynb")
+
+
+@pytest.mark.parametrize("value", ["-" * 3999 + "1", "(" * 3999, "a" + ".a" * 1900])
+def test_text_that_is_no_literal_stays_text(folder, write_notebook, value):
+    write_notebook(folder / "any.ipynb", parameters="out = '.'\nany = None")
+    assert (
+        read_jobs(write(folder, f"notebook: any.ipynb\nparameters: {{any: '{value}'}}"))[0].parameters["any"] == value
+    )
+
+
+def test_a_long_key_and_value_are_not_repeated_whole(folder):
+    assert len(said(folder, f"notebook: nb/01_x.ipynb\nparameters: {{? {'k' * 20_000} : 1}}")) < 500
+    assert len(said(folder, f"notebook: nb/01_x.ipynb\nparameters: {{repeats: {'v' * 3999}}}")) < 500
+
+
+def test_one_notebook_by_two_names_is_one_notebook(folder):
+    (folder / "link.ipynb").symlink_to("nb/01_x.ipynb")
+    for other in ("./nb/01_x.ipynb", "nb/../nb/01_x.ipynb", "link.ipynb", folder / "nb" / "01_x.ipynb"):
+        assert "the same run stands twice" in said(folder, f"notebooks: [nb/01_x.ipynb, '{other}']")
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.dates()

@@ -122,7 +122,7 @@ def test_bad_parameters_are_refused_before_anything_runs(tmp_path, write_noteboo
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(None, "no such notebook"), ("{", "not a notebook"), ("[]", "not a notebook")]
+    ("text", "message"), [(None, "no such file"), ("{", "not a notebook"), ("[]", "not a notebook")]
 )
 def test_what_is_no_notebook_is_refused(tmp_path, text, message):
     path = tmp_path / "01_x.ipynb"

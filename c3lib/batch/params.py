@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from c3lib.errors import C3Error, unknown
+from c3lib.errors import C3Error, large, located, shorten, unknown
 from c3lib.files import read_text
 from c3lib.notebook import Value, convert, parameter_defaults, read_notebook
 
@@ -57,15 +58,17 @@ def read_jobs(path: Path | str) -> list[Job]:
     sets = list(_sets(path, content, len(notebooks)))
     jobs: dict[str, Job] = {}
     for given in notebooks:
-        notebook = (path.parent / given).resolve()
         try:
+            notebook = (path.parent / given).resolve()
+        except (OSError, RuntimeError, ValueError) as error:  # too long, a ring of links, a zero byte
+            raise C3Error(f"{path}: notebook: {_brief(given)}: cannot be a file: {_brief(error)}") from None
+        with located(f"{path}: notebook"):
             defaults = parameter_defaults(read_notebook(notebook), notebook)
-        except C3Error as error:
-            raise C3Error(f"{path}: notebook: {error}") from None
         for where, values in sets:
-            job = _job(path, where, given, notebook, values, defaults)
+            job = _job(path, where, notebook, values, defaults)
             if job.name in jobs:
-                raise C3Error(f"{path}: {where}: the same run stands twice ({given}, {_listed(job.parameters)})")
+                there = f"{_brief(given)}, {_listed(job.parameters)}"
+                raise C3Error(f"{path}: {where}: the same run stands twice ({there})")
             jobs[job.name] = job
     return list(jobs.values())
 
@@ -99,13 +102,13 @@ def _load(path: Path) -> Any:
                 seen.add(key)
             return super().construct_mapping(node, deep)
 
+        def fetch_flow_collection_start(self, token: Any) -> None:
+            if self.flow_level >= MOST_DEPTH:  # which take the square of the time
+                where = f"{path}: line {self.line + 1}"
+                raise C3Error(f"{where}: brackets stand more than {MOST_DEPTH} deep in brackets, which is not read")
+            super().fetch_flow_collection_start(token)
+
     text = read_text(path, MOST_NBYTES)
-    depth = deepest = 0
-    for letter in text:  # before it is read, which takes the square of the time for brackets in brackets
-        depth += (letter in "[{") - (letter in "]}")
-        deepest = max(deepest, depth)
-    if deepest > MOST_DEPTH:
-        raise C3Error(f"{path}: not read: brackets stand {deepest} deep in brackets, at most {MOST_DEPTH} are read")
     try:
         return yaml.load(text, Loader)  # a SafeLoader: plain values and nothing else
     except yaml.YAMLError as error:
@@ -113,7 +116,9 @@ def _load(path: Path) -> Any:
         line = f"line {mark.line + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
         raise C3Error(f"{path}: {line}not valid YAML: {_brief(problem, most=200)}") from None
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # a date of month 13, a nest of brackets
+    except C3Error:
+        raise
+    except Exception as error:  # PyYAML lets pass what it stumbles on: a date of month 13, !!bool x, !!int ''
         raise C3Error(f"{path}: not valid YAML: {type(error).__name__}: {_brief(error, most=200)}") from None
 
 
@@ -130,7 +135,7 @@ def _sets(path: Path, content: Mapping, notebooks: int) -> Iterator[tuple[str, d
             raise C3Error(f"{path}: grid.{_brief(key)} must be a list of at least one value, not {_brief(values)}")
     count = math.prod(map(len, grid.values())) * bool(grid) + len(runs) or 1
     if count * notebooks > MOST_RUNS:
-        raise C3Error(f"{path}: asks for {_large(count * notebooks)} runs, and a batch can have at most {MOST_RUNS:,}")
+        raise C3Error(f"{path}: asks for {large(count * notebooks)} runs, and a batch can have at most {MOST_RUNS:,}")
     lists = [[_value(f"{path}: grid.{_brief(key)}", item) for item in values] for key, values in grid.items()]
     for combination in itertools.product(*lists) if grid else ():
         yield "grid", common | dict(zip(grid, combination, strict=True))
@@ -158,15 +163,14 @@ def _value(where: str, value: Any) -> Value:
     return value
 
 
-def _job(path: Path, where: str, given: str, notebook: Path, values: Mapping, defaults: Mapping) -> Job:
+def _job(path: Path, where: str, notebook: Path, values: Mapping, defaults: Mapping) -> Job:
     converted = {}
     for key, value in values.items():
-        try:
+        with located(f"{path}: {where}.{_brief(key)}"):
             converted[key] = convert(notebook, key, value, defaults)
-        except C3Error as error:
-            raise C3Error(f"{path}: {where}.{_brief(key)}: {error}") from None
-    # A name that people can read, and what tells apart those that read alike.
-    exact = hashlib.sha256(json.dumps([given, converted], sort_keys=True).encode()).hexdigest()[:8]
+    # A name that people can read, and what tells apart those that read alike; the same wherever both files move to.
+    there = os.path.relpath(notebook, path.parent.resolve())
+    exact = hashlib.sha256(json.dumps([there, converted], sort_keys=True).encode()).hexdigest()[:8]
     words = [notebook.stem, *(f"{key}-{value}" for key, value in converted.items())]
     return Job(f"{re.sub(r'[^A-Za-z0-9._+-]', '_', '.'.join(words))[:100]}-{exact}", notebook, converted)
 
@@ -175,17 +179,5 @@ def _listed(values: Mapping[str, Value]) -> str:
     return _brief(", ".join(f"{key} {value}" for key, value in values.items()) or "its own parameters", most=100)
 
 
-def _large(count: int) -> str:
-    return f"{count:,}" if count < 10**24 else f"more than 10^{int(math.log10(count))}"
-
-
 def _brief(value: Any, most: int = 60) -> str:
-    """A value as an error shows it, on one line and in few letters."""
-    if isinstance(value, Mapping):
-        return "a table"
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, int) and abs(value) >= 10**60:
-        return "a number of more than 60 digits"
-    text = " ".join(str(value).split())
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return shorten(value, most, bare=True)
