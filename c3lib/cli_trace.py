@@ -53,7 +53,7 @@ def analyze(
 
     with _progress(files) as advance:
         found = analyzed(files, advance, partial)
-    advised = advise_overlaps(found, node, top) if node else {}
+    advised = advise_overlaps(found, node, top) if node else []
     show({"devices": page.content(found, advised, top)}, page.text(found, advised, top), json)
 
 
@@ -107,8 +107,8 @@ def export(
         built = exporting.modelled(*what, there, strategy)
     exporting.write(built, out)
     found = analyzed([out])
-    text = f"wrote {out}: open it in ui.perfetto.dev\n\n{page.text(found, {}, 10)}"
-    show({"out": out, **built["c3lib"], "devices": page.content(found, {}, 10)}, text, json)
+    text = f"wrote {out}: open it in ui.perfetto.dev\n\n{page.text(found, [], 10)}"
+    show({"out": out, **built["c3lib"], "devices": page.content(found, [], 10)}, text, json)
 
 
 def _refuse(given: dict[str, object], where: str) -> None:

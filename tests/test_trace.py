@@ -438,7 +438,7 @@ def test_where_there_is_no_advice_a_sentence_says_why(overlapped, how, part):
     found = overlapped(**how)
     with pytest.raises(C3Error, match=part):
         pair(found.overlaps[0], load_node("mi300x_8"))
-    (answer,) = advise_overlaps([found], "mi300x_8", 5).values()
+    ((answer,),) = advise_overlaps([found], "mi300x_8", 5)
     assert answer.values is None
     assert part in answer.text
 
@@ -447,7 +447,7 @@ def test_advice_is_the_advisors(overlapped, tmp_path):
     import c3lib
 
     found = overlapped(told={**SENT, "Out msg nelems": 2**28})
-    (answer,) = advise_overlaps([found], "mi300x_8", 5).values()
+    ((answer,),) = advise_overlaps([found], "mi300x_8", 5)
     expected = c3lib.advise(Gemm(4096, 2048, 8192), Collective("all-gather", 2**29, 8), "mi300x_8")
     assert answer.values == expected.to_dict()
     assert expected.reason in answer.text
@@ -455,7 +455,31 @@ def test_advice_is_the_advisors(overlapped, tmp_path):
     assert f"advisor on 1: {expected.strategy}" in result.stdout
     content = json.loads(invoke(tmp_path / "t.json", "--node", "mi300x_8", "--json").stdout)
     assert content["devices"][0]["overlaps"][0]["advice"]["values"]["strategy"] == expected.strategy
-    assert advise_overlaps([found], "mi300x_8", 0) == {}
+    assert advise_overlaps([found], "mi300x_8", 0) == [[]]
+
+
+def test_each_device_has_the_answers_to_its_own_overlaps(tmp_path):
+    """Three GPUs with two, no and one overlap; the answer says which transfer it was asked about."""
+
+    def beside(device, ts, kind):
+        told = {**SENT, "Collective name": kind}
+        return kernel(GEMM, ts, 50, device=device, **{"External id": 5}), kernel(RCCL, ts, 40, 13, device, **told)
+
+    path = write(
+        tmp_path / "t.json",
+        [operator("aten::mm", 5, MM, BF16), *beside(0, 0, "allreduce"), *beside(0, 100, "broadcast"),
+         kernel(GEMM, 0, 50, device=1), *beside(2, 0, "reduce_scatter")],
+    )  # fmt: skip
+    found = analyze([path])
+    answers = advise_overlaps(found, "mi300x_8", 5)
+    assert [[answer.text.split("this is ")[1] for answer in of] for of in answers] == [
+        ["all-reduce", "broadcast"], [], ["reduce-scatter"]
+    ]  # fmt: skip
+    devices = json.loads(invoke(path, "--node", "mi300x_8", "--json").stdout)["devices"]
+    for device, answered in zip(devices, answers, strict=True):
+        assert [row["advice"]["text"] for row in device["overlaps"]] == [answer.text for answer in answered]
+    said = re.sub(r"\s+", " ", invoke(path, "--node", "mi300x_8", "--top", "1").stdout)
+    assert re.findall(r"advisor on (\d): .*?this is (\S+)", said) == [("1", "all-reduce"), ("1", "reduce-scatter")]
 
 
 # --- the command ---

@@ -295,9 +295,16 @@ def test_names_of_any_length_stay_apart_and_take_no_room(file):
 
 
 def test_more_than_fits_is_a_sentence(file, monkeypatch):
-    path = file(json.dumps([kernel(f"gemm{i}", i, 1, stream=i) for i in range(30)]))
+    path = file(json.dumps([kernel(f"gemm{i}", i, 1, stream=i, device=i) for i in range(30)]))
     for module, name, most, part in [
         (recording, "MOST_ACTIVITIES", 20, "more than 20 GPU activities"),
+        (
+            recording,
+            "MOST_DEVICES",
+            29,
+            "event 30 ('gemm29'): more than 29 GPUs: analyse the traces of the ranks one by",
+        ),
+        (recording, "MOST_STREAMS", 29, "more than 29 different streams"),
         (recording, "MOST_CHARACTERS", 100, "the names of different kernels take more than"),
         (links, "MOST_DIFFERENT", 10, "more than 10 different"),
     ]:

@@ -20,17 +20,13 @@ class Answer:
     values: dict[str, Any] | None = None
 
 
-def advise_overlaps(found: Sequence[Device], node: str, top: int) -> dict[tuple[int, int], Answer]:
-    """Answers for the first ``top`` overlaps of each device, by the numbers of device and overlap.
+def advise_overlaps(found: Sequence[Device], node: str, top: int) -> list[list[Answer]]:
+    """Of each device answers for its first ``top`` overlaps, in their order.
 
     ``node``: the node that the model is to take for the one of the trace. Raises :class:`C3Error` for an unknown one.
     """
     there = load_node(node)
-    return {
-        (place, rank): _answer(overlap, there)
-        for place, device in enumerate(found)
-        for rank, overlap in enumerate(device.overlaps[:top])
-    }
+    return [[_answer(overlap, there) for overlap in device.overlaps[:top]] for device in found]
 
 
 def pair(overlap: Overlap, node: Node) -> tuple[Gemm, Collective]:
@@ -59,6 +55,7 @@ def _answer(overlap: Overlap, node: Node) -> Answer:
     except C3Error as error:
         return Answer(f"no advice: {error}")
     if not advice.overlap:
-        return Answer(f"do not overlap ({advice.evidence}). {advice.reason}", advice.to_dict())
+        more = f" {advice.unadvised[0].upper()}{advice.unadvised[1:]}." if advice.unadvised else ""
+        return Answer(f"do not overlap ({advice.evidence}). {advice.reason}{more}", advice.to_dict())
     gain = f"{advice.speedup:.2f}x over serial ({advice.speedup_low:.2f}x to {advice.speedup_high:.2f}x)"
     return Answer(f"{advice.strategy}, {gain} on {node.name} ({advice.evidence}). {advice.reason}", advice.to_dict())

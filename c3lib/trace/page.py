@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import Any
 
 from c3lib.terminal import number, paragraph, table
@@ -15,23 +16,25 @@ from c3lib.workload import format_size
 
 WIDE = 140
 
+Advised = Sequence[Sequence[Answer]]
 
-def content(found: Sequence[Device], advised: Mapping[tuple[int, int], Answer], top: int) -> list[dict[str, Any]]:
-    """The analysis as plain values. ``advised``: what to change, by numbers of device and overlap."""
+
+def content(found: Sequence[Device], advised: Advised, top: int) -> list[dict[str, Any]]:
+    """The analysis as plain values. ``advised``: what to change, as ``advise_overlaps`` has it; empty for nothing."""
     rows = []
-    for place, device in enumerate(found):
+    for device, answers in _each(found, advised):
         about = asdict(device) | {name: _hidden(getattr(device, name)) for name in ("communication", "host_copies")}
         about["overlaps"] = [
             asdict(overlap)
             | {"gemm_slowdown": overlap.gemm_slowdown, "transfer_slowdown": overlap.transfer_slowdown}
-            | ({"advice": asdict(advised[place, rank])} if (place, rank) in advised else {})
-            for rank, overlap in enumerate(device.overlaps[:top])
+            | ({} if answer is None else {"advice": asdict(answer)})
+            for overlap, answer in zip_longest(device.overlaps[:top], answers)
         ]
         rows.append(about | {"overlaps_found": len(device.overlaps)})
     return rows
 
 
-def text(found: Sequence[Device], advised: Mapping[tuple[int, int], Answer], top: int) -> str:
+def text(found: Sequence[Device], advised: Advised, top: int) -> str:
     """The same to read."""
     kinds = ", ".join(dict.fromkeys(device.evidence for device in found))
     parts = [f"GPU activity of {len({device.file for device in found})} trace(s) ({kinds}), times in ms"]
@@ -57,12 +60,16 @@ def text(found: Sequence[Device], advised: Mapping[tuple[int, int], Answer], top
             WIDE,
         )
     )
-    for place, device in enumerate(found):
-        parts += _overlaps(device, {rank: said for (of, rank), said in advised.items() if of == place}, top)
+    for device, answers in _each(found, advised):
+        parts += _overlaps(device, answers, top)
     return "\n\n".join(parts)
 
 
-def _overlaps(device: Device, advised: Mapping[int, Answer], top: int) -> list[str]:
+def _each(found: Sequence[Device], advised: Advised) -> Iterator[tuple[Device, Sequence[Answer]]]:
+    return zip(found, advised or [()] * len(found), strict=True)
+
+
+def _overlaps(device: Device, answers: Sequence[Answer], top: int) -> list[str]:
     where = f"{device.file}, GPU {_title(device)}"
     if not device.overlaps:
         return [paragraph(f"{where}: no GEMM ran beside a transfer.", WIDE)]
@@ -73,7 +80,7 @@ def _overlaps(device: Device, advised: Mapping[int, Answer], top: int) -> list[s
     notes = ["Medians of a run; lost: what all runs of the GEMM took beyond its time alone."]
     if any(math.isnan(overlap.lost_s) for overlap in device.overlaps[:top]):
         notes.append("never: the kernel never ran alone in this trace, so nothing says what the overlap costs it.")
-    said = [paragraph(f"advisor on {rank + 1}: {answer.text}", WIDE) for rank, answer in sorted(advised.items())]
+    said = [paragraph(f"advisor on {rank}: {answer.text}", WIDE) for rank, answer in enumerate(answers, 1)]
     return [f"{where}: {shown}\n\n{table(head, rows, WIDE)}", paragraph(" ".join(notes), WIDE), *said]
 
 

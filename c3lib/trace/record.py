@@ -21,6 +21,7 @@ from c3lib.trace.stream import Reader
 from c3lib.trace.values import LONGEST_NAME, Wrong, clean, count, is_whole, name_of, sizes, time_ns
 
 MOST_ACTIVITIES = 3_000_000
+MOST_DEVICES = 1024
 MOST_STREAMS = 10_000
 MOST_CHARACTERS = 8 * 2**20
 """Of the names of all different kernels; a training step has hundreds."""
@@ -109,6 +110,7 @@ class _Kept:
     external: array = field(default_factory=lambda: array("q"))  # of the operator that launched it; 0: not said
     correlation: array = field(default_factory=lambda: array("q"))
     kernels: dict[Kernel, int] = field(default_factory=dict)
+    devices: set[int] = field(default_factory=set)
     streams: dict[tuple[int, Any], int] = field(default_factory=dict)
     links: Links = field(default_factory=Links)
     _seen: dict[Any, int] = field(default_factory=dict)
@@ -124,7 +126,10 @@ class _Kept:
         told = event.get("args")
         told = told if isinstance(told, dict) else {}
         device = next((told[key] for key in ("device", "inDevice") if is_whole(told.get(key))), event.get("pid"))
-        device = device if is_whole(device) else -1
+        device = device if isinstance(device, int) and is_whole(device) else -1
+        self.devices.add(device)
+        if len(self.devices) > MOST_DEVICES:
+            raise Wrong(f"more than {MOST_DEVICES} GPUs: analyse the traces of the ranks one by one")
         stream = told.get("stream", event.get("tid"))
         stream = stream if is_whole(stream) else clean(stream)[:40]
         self.start.append(start)

@@ -78,7 +78,7 @@ def recorded(work, move, path):
         work.wait()
     profiler.export_chrome_trace(str(path))
     found = next(device for device in analyze([path]) if device.device == 0)
-    print(text([found], {}, 10))
+    print(text([found], [], 10))
     ends = {
         name: [zero.elapsed_time(part[i]) / 1e3 for i in (0, 2)] for name, part in (("move", moving), ("gemm", busy))
     }
