@@ -1,6 +1,7 @@
 """Finer-grain schedules as real processes that exchange pieces through gloo; none outlives a failure."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from c3lib.ficco.processes import run_processes
 from c3lib.files import ROOT
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 def test_every_schedule_and_collective(ranks):
     problems = [problem_of(kind, 8 * ranks + 3, 5, 2 * ranks + 1, ranks) for kind in KINDS]
     if ranks == 3:
@@ -93,18 +94,55 @@ run_processes([case("serial", odd_problem("all-to-all"), make=Stuck)])
 """
 
 
-def test_no_rank_outlives_who_asked(left, monkeypatch):
+def test_no_rank_and_no_file_outlives_who_asked(left, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
-    asks = [subprocess.Popen([sys.executable, "-c", STUCK], stderr=subprocess.DEVNULL) for _ in range(2)]
+    asks = [subprocess.Popen([sys.executable, "-c", STUCK], stderr=subprocess.DEVNULL) for _ in range(3)]
     try:
-        wait_for(lambda: len(left()) == 10)  # two that ask, two leaders, six ranks
+        wait_for(lambda: len(left()) == 15)  # three that ask, three leaders, nine ranks
+        assert len(list(tmp_path.glob("c3lib-*"))) == 3
         asks[0].send_signal(signal.SIGINT)
-        asks[1].kill()
+        asks[1].terminate()
+        asks[2].kill()
         wait_for(lambda: left() == [])
+        assert list(tmp_path.iterdir()) == []
     finally:
         for process in asks:
             process.kill()
             process.wait()
+
+
+FULL = """
+import resource, sys
+from ficco_cases import *
+from c3lib.errors import C3Error
+from c3lib.ficco.processes import run_processes
+most = int(sys.argv[1])
+problem = Problem.all_gather(64, 64, 8, 2)
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+try:
+    run_processes(case("serial", problem) for _ in range(1))
+except C3Error as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (0, "ranks as processes: could not start, or there is no room for what they are given and give: "),
+        (16384, "ranks as processes: rank 0: OSError: |ranks as processes: rank 1: OSError: "),
+    ],
+)
+def test_no_room_for_files_is_a_sentence(most, said, left, monkeypatch, tmp_path):
+    """Of the parent, whose cases it has to write, and of ranks, whose results are twice as large as a file may be."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    done = subprocess.run([sys.executable, "-c", FULL, str(most)], capture_output=True, text=True)
+    assert re.fullmatch(f"(?:{said}).+\n", done.stdout), done.stdout + done.stderr
+    assert left() == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def wait_for(happened, limit_s: float = 40) -> None:
@@ -119,11 +157,18 @@ def test_what_is_refused_before_a_process_starts():
     for cases, limit_s, said in (
         ([], 1, "cases: expected some, all of one number of ranks, got none"),
         ([two, three], 1, r"got \[2, 3\]"),
-        ([two], 0, "limit_s: expected a positive number of seconds, got 0"),
+        (iter([]), 1, "cases: expected some, all of one number of ranks, got none"),
+        ([two], 0, "limit_s: expected a number of seconds above 0, at most 86400, got 0"),
+        ([two], float("inf"), "at most 86400, got inf"),
+        ([two], float("nan"), "at most 86400, got nan"),
+        ([two], 86401, "at most 86400, got 86401"),
+        ([two], "5", "at most 86400, got '5'"),
+        ([two], True, "at most 86400, got True"),
+        ([two._replace(data=three.data)], 1, "data: are of .* and have to be of the problem of serial"),
         (
             [two._replace(programs=(build("serial", Problem.all_gather(4, 2, 2, 2), 1),) * 2)],
             1,
-            "in the order of ranks",
+            "expected one for each of ranks 0 to 1 in order, got 1, 1",
         ),
     ):
         with pytest.raises(C3Error, match=said):

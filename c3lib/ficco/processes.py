@@ -11,27 +11,33 @@ fails, when time is up, or when who asked for them is gone.
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 from multiprocessing.connection import wait
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from c3lib.errors import C3Error
-from c3lib.ficco.execute import Data, apply, place, require_one_shape, some_order, view
-from c3lib.ficco.graph import COPY, Program
+from c3lib.ficco.execute import Data, apply, place, require_one_shape, require_same_problem, some_order, view
+from c3lib.ficco.graph import COPY, Program, require_every_rank
 from c3lib.files import ROOT
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+LONGEST_S = 86400.0
+"""No limit exceeds a day."""
 
 GRACE_S = 5.0
 """So much later than the ranks' limit the process above them is given up too."""
@@ -46,39 +52,50 @@ class Case(NamedTuple):
     seed: int | None = None
 
 
-def run_processes(cases: Sequence[Case], limit_s: float = 60.0) -> list[list[Tensor]]:
+def run_processes(cases: Iterable[Case], limit_s: float = 60.0) -> list[list[Tensor]]:
     """The result C ``(m, n)`` of each rank, for each case; all cases one after another in the same processes.
 
     Raises:
-        C3Error: no case, cases of different numbers of ranks, a rank that failed (the first one's own words), or that
-            they were not done after ``limit_s`` seconds. No process is left behind then.
+        C3Error: no case, cases of different numbers of ranks, a limit that is no number of seconds up to
+            :data:`LONGEST_S`, no room for files, a rank that failed (the first one's own words), or that they were not
+            done after ``limit_s`` seconds. No process is left behind then, and no file.
     """
+    cases = list(cases)
     numbers = sorted({len(case.programs) for case in cases})
     if len(numbers) != 1:
         raise C3Error(f"cases: expected some, all of one number of ranks, got {numbers or 'none'}")
-    if not limit_s > 0:
-        raise C3Error(f"limit_s: expected a positive number of seconds, got {limit_s}")
+    if not isinstance(limit_s, Real) or isinstance(limit_s, bool) or not 0 < limit_s <= LONGEST_S:
+        raise C3Error(f"limit_s: expected a number of seconds above 0, at most {LONGEST_S:g}, got {limit_s!r}")
     for case in cases:
-        if [program.rank for program in case.programs] != list(range(numbers[0])):
-            raise C3Error("cases: expected the program of every rank, in the order of ranks")
+        require_every_rank(case.programs)
+        require_same_problem(case.programs, case.data)
+    try:
+        with TemporaryDirectory(prefix="c3lib-") as name:
+            return _ran(Path(name), cases, float(limit_s))
+    except OSError as error:
+        raise C3Error(
+            f"ranks as processes: could not start, or there is no room for what they are given and give: {error}"
+        ) from None
+
+
+def _ran(folder: Path, cases: list[Case], limit_s: float) -> list[list[Tensor]]:
+    """The results of all ranks; ``folder`` is empty, and holds what processes tell one another."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    with TemporaryDirectory(prefix="c3lib-") as name:
-        folder = Path(name)
-        (folder / "cases").write_bytes(pickle.dumps((list(cases), limit_s)))
-        command = [sys.executable, "-m", "c3lib.ficco.processes", name, str(os.getpid())]
-        with open(folder / "log", "w") as log:
-            leader = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
-        try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                leader.wait(limit_s + GRACE_S)
-            if leader.poll() != 0:
-                raise C3Error(f"ranks as processes: {_verdict(folder, leader.poll(), limit_s)}")
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(leader.pid, signal.SIGKILL)  # the ranks are in its group
-            leader.wait()
-        return _results(folder, len(cases), numbers[0])
+    (folder / "cases").write_bytes(pickle.dumps((cases, limit_s)))
+    command = [sys.executable, "-m", "c3lib.ficco.processes", str(folder), str(os.getpid())]
+    with open(folder / "log", "w") as log:
+        leader = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            leader.wait(limit_s + GRACE_S)
+        if leader.poll() != 0:
+            raise C3Error(f"ranks as processes: {_verdict(folder, leader.poll(), limit_s)}")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader.pid, signal.SIGKILL)  # the ranks are in its group
+        leader.wait()
+    return _results(folder, len(cases), len(cases[0].programs))
 
 
 def _verdict(folder: Path, status: int | None, limit_s: float) -> str:
@@ -155,14 +172,17 @@ def _rank(rank: int, cases: list[Case], folder: Path, limit_s: float) -> None:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=limit_s))
         tag = 0
         for number, case in enumerate(cases):
-            torch.save(_result(rank, case, tag), folder / f"{number}-{rank}.pt")
+            content = io.BytesIO()  # torch's own words for a full disk tell nobody that it is
+            torch.save(_result(rank, case, tag), content)
+            (folder / f"{number}-{rank}.pt").write_bytes(content.getbuffer())
             tag += max(len(program.tasks) for program in case.programs)
         dist.barrier()  # nobody leaves while a peer may still want something
     except BaseException as error:
         words = str(error) if isinstance(error, C3Error) else f"{type(error).__name__}: {error}"
-        scratch = folder / f"{rank}.part"
-        scratch.write_text(" ".join(words.split()))
-        scratch.rename(folder / f"{rank}.error")  # whole, or not there
+        with contextlib.suppress(OSError):  # no room even for that: its status says that it failed
+            scratch = folder / f"{rank}.part"
+            scratch.write_text(" ".join(words.split()))
+            scratch.rename(folder / f"{rank}.error")  # whole, or not there
         os._exit(1)
     os._exit(0)  # gloo's threads are not waited for
 
@@ -207,5 +227,14 @@ def _result(rank: int, case: Case, tag: int) -> Tensor:
     return buffers["c"]
 
 
+def main(folder: Path, parent: int) -> int:
+    """:func:`lead`; what is left of ``folder`` is removed if who asked can no longer do it."""
+    try:
+        return lead(folder, parent)
+    finally:
+        if os.getppid() != parent:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 if __name__ == "__main__":
-    sys.exit(lead(Path(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
