@@ -14,7 +14,8 @@ from c3lib.hardware import load_node
 from c3lib.trace import names
 from c3lib.trace.advice import advise_overlaps, pair
 from c3lib.trace.analysis import MOST_TRANSFERS, Stream, analyze
-from c3lib.trace.names import gemm_shape, kind, role, sent
+from c3lib.trace.kernel import Kernel, Launch, Sent, Shape
+from c3lib.trace.names import kind, role
 from c3lib.trace.record import record
 from c3lib.workload import Collective, Gemm
 
@@ -127,10 +128,10 @@ def test_kind_of_a_collective(name, expected):
 
 
 def test_bytes_are_counted_as_everywhere_here():
-    assert sent(SENT) == ("all-gather", 8192 * 2, 8)  # the gathered output
-    assert sent({**SENT, "Collective name": "all_to_all"}) == ("all-to-all", 1024 * 2, 8)  # what one rank sends
-    assert sent({**SENT, "dtype": "Complex"}) == ("all-gather", 0, 8)
-    assert sent({"Collective name": ["allgather"]}) == sent({}) == ("", 0, 0)
+    assert Sent.of(SENT) == ("all-gather", 8192 * 2, 8)  # the gathered output
+    assert Sent.of({**SENT, "Collective name": "all_to_all"}) == ("all-to-all", 1024 * 2, 8)  # what one rank sends
+    assert Sent.of({**SENT, "dtype": "Complex"}) == ("all-gather", 0, 8)
+    assert Sent.of({"Collective name": ["allgather"]}) is Sent.of({}) is None
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,22 @@ def test_bytes_are_counted_as_everywhere_here():
     ],
 )
 def test_shape_of_a_gemm(name, dims, expected):
-    assert gemm_shape(name, {"Input Dims": dims, "Input type": ["c10::BFloat16"] * 5}) == expected
+    assert Shape.of(name, {"Input Dims": dims, "Input type": ["c10::BFloat16"] * 5}) == expected
+
+
+def test_what_is_told_of_a_kernel_goes_where_it_belongs():
+    gemm, gather = Kernel(names.GEMM, "g", (1,)), Kernel(names.COLLECTIVE, "c", nbytes=7)
+    launch, shape, sent = Launch((4,), (256,)), Shape(8, 2, 4, 1, "bf16"), Sent("all-gather", 64, 8)
+    assert launch.on(gemm) == Kernel(names.GEMM, "g", (1,), (256,))  # its own grid stands
+    assert shape.on(gemm) == Kernel(names.GEMM, "g", (1,), shape=shape)
+    assert shape.on(gather) == gather
+    assert sent.on(gemm) == gemm
+    assert sent.on(Kernel(names.HOST_COPY, "h")) == Kernel(names.HOST_COPY, "h")
+    assert sent.on(gather) == Kernel(names.COLLECTIVE, "c", collective="all-gather", nbytes=64, ranks=8)
+    copied = Sent("all-to-all", 0, 8).on(Kernel(names.PEER_COPY, "p", nbytes=7))
+    assert copied == Kernel(names.COLLECTIVE, "p", collective="all-to-all", nbytes=7, ranks=8)
+    named = Sent(names.COLLECTIVE, 0, 8).on(Kernel(names.COLLECTIVE, "r", collective="all-reduce"))
+    assert (named.collective, named.nbytes) == ("all-reduce", 0)
 
 
 # --- known answers ---

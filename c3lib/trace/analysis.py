@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from c3lib.trace import names
 from c3lib.trace.intervals import Spans, covered, groups, together, within
-from c3lib.trace.record import Kernel, Record, record
+from c3lib.trace.kernel import Kernel
+from c3lib.trace.record import Record, record
 
 MOST_TRANSFERS = 50
 """Different transfers of a GPU whose overlaps are told apart, those that take longest; of the rest the time counts."""

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from c3lib.trace import names
 from c3lib.trace.intervals import groups
-from c3lib.trace.values import Wrong, clean, is_whole, sizes, time_ns
+from c3lib.trace.kernel import Fact, Launch, Sent, Shape
+from c3lib.trace.values import Wrong, clean, is_whole, time_ns
 
 MOST_LAUNCHES = 6_000_000
 MOST_DIFFERENT = 100_000
@@ -29,7 +30,7 @@ class Links:
     """Operators and launches as they are read; afterwards what they say of activities."""
 
     def __init__(self) -> None:
-        self._facts: dict[Any, int] = {}  # what operators and launches say, numbered from 1 on
+        self._facts: dict[Fact, int] = {}  # what operators and launches say, numbered from 1 on
         self._threads: dict[Any, int] = {}
         self._operators = _Columns("external", "fact", "thread", "start", "end")
         self._launches = _Columns("correlation", "external")
@@ -40,11 +41,11 @@ class Links:
         name, told = event.get("name"), event.get("args")
         if not isinstance(name, str) or not isinstance(told, dict) or not is_whole(told.get("External id")):
             return
-        fact: Any = None
+        fact: Fact | None = None
         if name in names.MATMULS:
-            fact = names.gemm_shape(name, told)
+            fact = Shape.of(name, told)
         elif name == "record_param_comms":
-            fact = names.sent(told)
+            fact = Sent.of(told)
         if fact:
             start, length = _time(event, "ts"), _time(event, "dur")
             self._operators.add(told["External id"], self._fact(fact), self._thread(event), start, start + length)
@@ -57,12 +58,12 @@ class Links:
         if is_whole(told.get("correlation")):
             self._launches.add(told["correlation"], told["External id"])
         elif "correlation" not in told:
-            launched = sizes(told.get("grid dim")), sizes(told.get("block dim"))
-            self._old.add(told["External id"], self._fact(launched), self._thread(event), _time(event, "ts"))
+            launch = Launch.of(told, "grid dim", "block dim")
+            self._old.add(told["External id"], self._fact(launch), self._thread(event), _time(event, "ts"))
 
-    def facts(self, external: Numbers, correlation: Numbers) -> tuple[Numbers, list[tuple[Any, ...]]]:
-        """For activities with these ids (0: none) numbers, and for each number what is told: shapes, bytes, sizes."""
-        known = [None, *self._facts]
+    def facts(self, external: Numbers, correlation: Numbers) -> tuple[Numbers, list[list[Fact]]]:
+        """For activities with these ids (0: none) numbers, and for each number what is told."""
+        known = [None, *self._facts]  # None: nothing
         operators = {name: self._operators[name] for name in self._operators.names}
         if len(self._old["external"]):
             rows = _looked_up(self._old["external"], np.arange(1, len(self._old["external"]) + 1), external)
@@ -77,7 +78,8 @@ class Links:
             of_operator = _looked_up(operators["external"], operators["fact"], external)
             of_launch = np.zeros_like(external)
         pairs, number = np.unique(of_operator * len(known) + of_launch, return_inverse=True)
-        told = [tuple(known[place] for place in divmod(pair, len(known)) if place) for pair in pairs.tolist()]
+        both = ((known[place] for place in divmod(pair, len(known))) for pair in pairs.tolist())
+        told = [[fact for fact in facts if fact is not None] for facts in both]
         return number, told
 
     def _in_time(self, operators: dict[str, Numbers]) -> Numbers:
@@ -93,7 +95,7 @@ class Links:
             found[own[inside]] = operators["fact"][latest[inside]]
         return found
 
-    def _fact(self, fact: Any) -> int:
+    def _fact(self, fact: Fact) -> int:
         return number_of(self._facts, fact, "shapes and launch sizes") + 1
 
     def _thread(self, event: dict[str, Any]) -> int:

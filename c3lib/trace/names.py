@@ -1,4 +1,4 @@
-"""What an activity of a GPU is, from its category, its name and what the profiler wrote beside it.
+"""What an activity of a GPU is, from its category and its name.
 
 Names are those of NVIDIA's and AMD's libraries, Triton's and torch's kernels, as profilers demangle them. What a name
 does not say is not guessed: an unknown kernel is a kernel, RCCL's generic one a collective without a kind.
@@ -7,10 +7,6 @@ does not say is not guessed: an unknown kernel is a kernel, RCCL's generic one a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
-
-from c3lib.trace.values import count
 
 CATEGORIES = {
     "kernel": "kernel",
@@ -105,48 +101,3 @@ def _copy(name: str) -> str:
     if re.search(r"PtoP|PeerToPeer", name):
         return PEER_COPY
     return HOST_COPY if re.search(r"HtoD|DtoH|HostToDevice|DeviceToHost", name) else LOCAL_COPY
-
-
-def sent(told: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Kind, bytes and ranks of a collective from the profiler's own words; empty and 0 where it has none.
-
-    Bytes as :class:`c3lib.workload.Collective` counts them: the gathered output of an all-gather, else what goes in.
-    """
-    name = told.get("Collective name")
-    if not isinstance(name, str):
-        return "", 0, 0
-    what = kind(name[:64])
-    into, out = (count(told.get(f"{way} msg nelems")) for way in ("In", "Out"))
-    size = ELEMENT_NBYTES.get(str(told.get("dtype"))[:32].lower(), 0)
-    elements = out if what == "all-gather" else into
-    return what or "collective", elements * size, count(told.get("Group size"))
-
-
-def gemm_shape(operator: str, told: Mapping[str, Any]) -> tuple[int, int, int, int, str] | None:
-    """``(m, n, k, batch, dtype)`` of an operator's inputs as ``record_shapes`` records them; None where they are not.
-
-    ``dtype`` is empty where :class:`c3lib.workload.Gemm` knows no such elements.
-    """
-    dims, first = told.get("Input Dims"), MATMULS[operator]
-    if not isinstance(dims, list) or len(dims) < first + 2:
-        return None
-    left, right = (tuple(map(count, size)) if isinstance(size, list) else () for size in dims[first : first + 2])
-    if not 2 <= len(left) <= 8 or not 1 < len(right) <= 3 or 0 in left + right:
-        return None
-    if operator == "aten::linear":
-        right = right[::-1]  # the weight lies as n x k
-    batch = left[0] if len(right) == 3 else 1
-    rows = left[-2] if len(right) == 3 else _product(left[:-1])
-    if left[-1] != right[-2] or rows > 2**53 or len(left) < len(right):
-        return None
-    types = told.get("Input type")
-    of_input = types[first] if isinstance(types, list) and len(types) > first else ""
-    dtype = GEMM_DTYPES.get(str(of_input)[:32].lower().removeprefix("c10::"), "")
-    return rows, right[-1], left[-1], batch, dtype
-
-
-def _product(values: tuple[int, ...]) -> int:
-    total = 1
-    for value in values:
-        total *= value
-    return total

@@ -11,7 +11,7 @@ from typing import Any
 from c3lib.terminal import number, paragraph, table
 from c3lib.trace.advice import Answer
 from c3lib.trace.analysis import Device, Hidden, Overlap
-from c3lib.trace.record import Kernel
+from c3lib.trace.kernel import Kernel
 from c3lib.workload import format_size
 
 WIDE = 140

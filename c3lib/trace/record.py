@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 
 from c3lib.errors import C3Error
 from c3lib.trace import names
+from c3lib.trace.kernel import Kernel, Launch, Sent, Shape
 from c3lib.trace.links import Links, number_of
 from c3lib.trace.stream import Reader
-from c3lib.trace.values import LONGEST_NAME, Wrong, clean, count, is_whole, name_of, sizes, time_ns
+from c3lib.trace.values import LONGEST_NAME, Wrong, clean, count, is_whole, name_of, time_ns
 
 MOST_ACTIVITIES = 3_000_000
 MOST_DEVICES = 1024
@@ -28,24 +30,6 @@ MOST_CHARACTERS = 8 * 2**20
 
 _LINKS = ("cpu_op", "operator")
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime")
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """What makes two activities the same work: equal names, launch sizes and shapes.
-
-    ``grid`` and ``block`` are empty where the trace has none; ``shape`` is ``(m, n, k, batch, dtype)`` of a GEMM or
-    None; ``collective`` the kind, ``nbytes`` and ``ranks`` of a transfer, empty and 0 where the trace does not say.
-    """
-
-    role: str
-    name: str
-    grid: tuple[int, ...] = ()
-    block: tuple[int, ...] = ()
-    collective: str = ""
-    nbytes: int = 0
-    ranks: int = 0
-    shape: tuple[int, int, int, int, str] | None = None
 
 
 @dataclass
@@ -146,8 +130,10 @@ class _Kept:
         linked, facts = self.links.facts(np.asarray(self.external), np.asarray(self.correlation))
         pairs, number = np.unique(np.asarray(self.kernel) * len(facts) + linked, return_inverse=True)
         known, kernels = list(self.kernels), dict[Kernel, int]()
-        told = [_told(known[pair // len(facts)], *facts[pair % len(facts)]) for pair in pairs.tolist()]
-        place = [kernels.setdefault(kernel, len(kernels)) for kernel in told]
+        place = []
+        for one, told in (divmod(pair, len(facts)) for pair in pairs.tolist()):
+            kernel = reduce(lambda kernel, fact: fact.on(kernel), facts[told], known[one])
+            place.append(kernels.setdefault(kernel, len(kernels)))
         return Record(
             path=reader.path,
             kernels=list(kernels),
@@ -164,43 +150,23 @@ class _Kept:
         )
 
     def _kernel(self, category: str, event: dict[str, Any], told: dict[str, Any]) -> int:
-        name, sent = event.get("name"), names.sent(told)
+        name = event.get("name")
         name = name if isinstance(name, str) and len(name) <= LONGEST_NAME else name_of(name)
-        grid, block, nbytes = sizes(told.get("grid")), sizes(told.get("block")), count(told.get("bytes"))
+        launch, sent, nbytes = Launch.of(told), Sent.of(told), count(told.get("bytes"))
         between = category == "memcpy" and count(told.get("fromDevice")) != count(told.get("toDevice"))
-        shape = names.gemm_shape("aten::mm", told) if "Input Dims" in told else None
-        key = (category, name, grid, block, nbytes, sent, between, shape)
+        shape = Shape.of("aten::mm", told) if "Input Dims" in told else None
+        key = (category, name, launch, nbytes, sent, between, shape)
         if key not in self._seen:
             self._chars += len(name) + 50  # and the rest of what tells one from another
             if self._chars > MOST_CHARACTERS:
                 raise Wrong(f"the names of different kernels take more than {MOST_CHARACTERS >> 20} MiB")
             role = names.PEER_COPY if between else names.role(category, name)
             kind = names.kind(name) if role == names.COLLECTIVE else ""
-            kernel = _told(Kernel(role, clean(name), grid, block, kind, nbytes), sent, shape)
+            kernel = Kernel(role, clean(name), *launch, kind, nbytes)
+            kernel = sent.on(kernel) if sent else kernel
+            kernel = shape.on(kernel) if shape else kernel
             self._seen[key] = number_of(self.kernels, kernel, "kernels")
         return self._seen[key]
-
-
-def _told(kernel: Kernel, *facts: Any) -> Kernel:
-    """The kernel with what is known beside it: ``(m, n, k, batch, dtype)``, ``(kind, nbytes, ranks)``, launch sizes."""
-    for fact in facts:
-        if fact and len(fact) == 2:
-            grid, block = fact
-            kernel = replace(kernel, grid=kernel.grid or grid, block=kernel.block or block)
-        elif fact and len(fact) == 5:
-            kernel = replace(kernel, shape=fact) if kernel.role == names.GEMM else kernel
-        elif fact:
-            kernel = _sent(kernel, *fact)
-    return kernel
-
-
-def _sent(kernel: Kernel, what: str, nbytes: int, ranks: int) -> Kernel:
-    if kernel.role not in (names.COLLECTIVE, names.KERNEL, names.PEER_COPY, names.LOCAL_COPY) or not what:
-        return kernel
-    # A copy that a collective's operator issued is the collective, by DMA engines; a kernel, one of unknown name.
-    known = kernel.collective if what == "collective" else what
-    nbytes = nbytes or (kernel.nbytes if kernel.role != names.COLLECTIVE else 0)
-    return replace(kernel, role=names.COLLECTIVE, collective=known, nbytes=nbytes, ranks=ranks)
 
 
 def _titles(properties: Any) -> dict[int, str]:
