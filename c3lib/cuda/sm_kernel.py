@@ -62,16 +62,6 @@ class SmKernel:
         return min(part.told() for part in self._launches)
 
 
-class _Launch:
-    """One rank's copies of one step by the copy kernel."""
-
-    def __init__(self, cuda: Cuda, rank: int, blocks: int, copies: Sequence[Issue]):
-        self.rank = rank
-        launched = CopyLaunch(cuda, "copy", chunk_list(copies).view(np.int64), blocks)
-        self.ready, self.restart = launched.ready, launched.restart
-        self.enqueue, self.told = launched.enqueue, launched.told
-
-
 class CopyLaunch:
     """One launch of a copy kernel (a name of :mod:`c3lib.cuda.source`) on ``blocks`` thread blocks, which take turns
     at ``chunks``, int64 of one row each as the kernel reads them, the address of the source first."""
@@ -111,6 +101,14 @@ class CopyLaunch:
         """How many blocks ran, and on how many different SMs: the kernel's own word."""
         sms = self._told.cpu().numpy()[::3]
         return int((sms > 0).sum()), len(set(sms[sms > 0].tolist()))
+
+
+class _Launch(CopyLaunch):
+    """One rank's copies of one step by the copy kernel."""
+
+    def __init__(self, cuda: Cuda, rank: int, blocks: int, copies: Sequence[Issue]):
+        super().__init__(cuda, "copy", chunk_list(copies).view(np.int64), blocks)
+        self.rank = rank
 
 
 def chunk_list(copies: Sequence[Issue]) -> np.ndarray:

@@ -156,7 +156,8 @@ def test_a_gemm_beside_an_all_gather_of_nccl(cuda, cudas, tmp_path):
 
     found, told = recorded(work, move, tmp_path / "trace.json")
     hidden = found.communication
-    assert hidden.time_s == near(sum(told["move"]) + told["moving"])
+    enclosed_s = sum(told["move"]) + told["moving"]  # by events, which see the kernel's waiting for SMs as well
+    assert 0.8 * enclosed_s < hidden.time_s < 1.02 * enclosed_s
     assert hidden.beside_gemms_s > 0.5 * told["overlap"]  # the kernel may wait for SMs, which an event does not see
     assert hidden.exposed_s == near(hidden.time_s - hidden.beside_gemms_s)
     assert {row.transfer.collective for row in found.overlaps} == {"all-gather"}
