@@ -433,3 +433,25 @@ def test_any_bytes_give_one_sentence(tmp_path_factory, content):
         read_model(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_layer_that_is_not_to_be_overlapped_says_what_that_would_give():
+    """The time of its GEMMs with the collective, each by what its own pair would take; and how sure."""
+    asked = MODELS / "llama-3-8b.json", c3lib.Parallelism(2**20, fsdp=8), "h200_8"
+    found = c3lib.advise_model(*asked, strategies=["c3_sp"])
+    text = " ".join(str(found).split())
+    serial = [layer for layer in found.layers if layer.strategy == "serial"]
+    assert serial
+    for layer in serial:
+        pieces = layer.pieces
+        assert {piece.unadvised_strategy for piece in pieces} == {"c3_sp"}
+        gain, low, high = (
+            layer.serial_s / sum(piece.serial_s / getattr(piece, f"unadvised_speedup{end}") for piece in pieces)
+            for end in ("", "_low", "_high")
+        )
+        assert low < gain < high
+        said = f"by c3_sp: {gain:.2f}x over serial ({low:.2f}x to {high:.2f}x)"
+        assert said in layer.unadvised
+        assert said in text
+    assert f"Interval: {serial[0].pieces[0].uncertainty}." in text
+    assert not any(layer.unadvised for layer in c3lib.advise_model(*asked[:1], c3lib.Parallelism(8192, fsdp=8)).layers)

@@ -134,7 +134,14 @@ def test_columns_are_carried_along_and_text_is_kept(tmp_path):
     found = pyarrow.parquet.read_table(tmp_path / "out.parquet")
     assert found.column_names == [*table.column_names, *ADVICE]
     assert found.select(table.column_names).to_pylist() == table.to_pylist()
-    assert found.schema.field("dma_from_nbytes").type == pyarrow.int64()
+    for name in ADVICE:  # as it is, also where the whole column is empty
+        assert found.schema.field(name).type != pyarrow.null(), name
+    assert found.schema.field("fall_back_nbytes").type == found.schema.field("dma_from_nbytes").type == pyarrow.int64()
+
+
+def test_a_table_has_all_that_json_says_of_the_advice():
+    said = set(c3lib.advise(Gemm(64, 64, 64), Collective("all-gather", 2**20, 8)).to_dict())
+    assert said - set(ADVICE) == {"node", "gemm", "collective"}, "what was asked"
 
 
 def test_rows_of_several_nodes_keep_their_order(tmp_path, monkeypatch):

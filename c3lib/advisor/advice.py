@@ -39,7 +39,9 @@ class Advice:
     """What to do with a GEMM and a collective that do not depend on each other; ``print`` it.
 
     Times in seconds, sizes in bytes (totals, as :class:`c3lib.Collective` has them). The interval of the speedup is
-    the model's error as it was measured, ``uncertainty`` says on what.
+    the model's error as it was measured, ``uncertainty`` says on what. Serial advice has the speedup 1 by definition;
+    what it rests on, and may be wrong about, are the fields ``unadvised_*``: the fastest way to overlap and what that
+    would give. They are None where overlap is advised, or no bytes are sent.
     """
 
     node: str
@@ -58,6 +60,10 @@ class Advice:
     dma_from_nbytes: int | None  # keep off DMA engines below this size; None: at every size
     reason: str
     uncertainty: str
+    unadvised_strategy: str | None = None
+    unadvised_speedup: float | None = None  # expected, over serial
+    unadvised_speedup_low: float | None = None
+    unadvised_speedup_high: float | None = None
     evidence: str = EVIDENCE
 
     @property
@@ -90,6 +96,14 @@ class Advice:
             parts["DMA engines are the better way"] = self.dma_from_nbytes
         return "; ".join(f"{what} {self._from(size)}" for what, size in parts.items())
 
+    @property
+    def unadvised(self) -> str:
+        """What overlap would give where it is not advised, in words."""
+        if self.unadvised_strategy is None:
+            return ""
+        gains = self.unadvised_speedup, self.unadvised_speedup_low, self.unadvised_speedup_high
+        return against(self.unadvised_strategy, *(gain for gain in gains if gain is not None))
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON."""
         more = {name: getattr(self, name) for name in ("overlap", "sure", "serial_s", "fall_back_nbytes")}
@@ -100,7 +114,8 @@ class Advice:
             f"{self.gemm} {self.gemm.dtype} beside {self.collective.kind} of {format_size(self.collective.nbytes)} "
             f"over {self.collective.ranks} ranks on {self.node} ({self.evidence})"
         )
-        lines = {"advice": self._what(), "gain": self._gain(), "fall back": self.fall_back, "why": self.reason}
+        lines = {"advice": self._what(), "gain": self._gain(), "else": self.unadvised}
+        lines |= {"fall back": self.fall_back, "why": self.reason}
         wide = max(map(len, lines)) + 2
         body = [
             paragraph(text, WIDTH - wide).replace("\n", "\n" + " " * wide).join([f"{name:<{wide}}", ""])
@@ -130,6 +145,12 @@ class Advice:
         if size is None:
             return "at no size"
         return f"from {format_size(size)} on" if size > SIZES[0] else f"from {format_size(size)} or less on"
+
+
+def against(strategy: str, speedup: float, low: float, high: float) -> str:
+    """What overlap would give where it is not advised, in words."""
+    more = "; it may gain after all, so measure it where it matters" if high > 1 else ""
+    return f"overlapped all the same, by {strategy}: {speedup:.2f}x over serial ({low:.2f}x to {high:.2f}x){more}"
 
 
 def advise(
@@ -211,7 +232,15 @@ def _advice(
     speedup = serial_s / time_s
     longer_s = max(gemm_s, collective_s)
     lost = float(found.time_s[row, nearest]) - longer_s > NOTHING * longer_s
-    low, high, source = (1.0, 1.0, "") if chosen < 0 else of.factors(name, longer_s)
+    # Of what is advised, or is advised against.
+    low, high, source = of.factors(found.strategies[nearest], longer_s)
+    unadvised: dict[str, Any] = {}
+    if chosen < 0 and scenario.collective.sent_bytes > 0:
+        gain = serial_s / float(found.time_s[row, nearest])
+        unadvised = {"unadvised_strategy": found.strategies[nearest], "unadvised_speedup": gain}
+        unadvised |= {"unadvised_speedup_low": gain * low, "unadvised_speedup_high": gain * high}
+    if chosen < 0:
+        low, high, source = 1.0, 1.0, source if unadvised else ""
     if scenario.collective.sent_bytes == 0:
         reason = "The collective sends no bytes, so there is nothing to overlap."
     elif chosen < 0:
@@ -237,6 +266,7 @@ def _advice(
         dma_from_nbytes=sizes[1],
         reason=reason,
         uncertainty=source,
+        **unadvised,
     )
 
 

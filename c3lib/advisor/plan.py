@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from c3lib.advisor.advice import SERIAL, Advice, advise_all
+from c3lib.advisor.advice import SERIAL, Advice, advise_all, against
 from c3lib.advisor.dependent import finer
 from c3lib.advisor.layers import Parallelism, Work, works
 from c3lib.advisor.model_config import Model, read_model
@@ -51,6 +51,15 @@ class LayerAdvice:
     speedup_low: float
     speedup_high: float
     reason: str
+
+    @property
+    def unadvised(self) -> str:
+        """What overlap would give where it is not advised, in words; nothing of what is ``dependent``."""
+        if self.dependent or any(piece.unadvised_strategy is None for piece in self.pieces):
+            return ""
+        names = ("unadvised_speedup", "unadvised_speedup_low", "unadvised_speedup_high")
+        times = [sum(piece.serial_s / getattr(piece, name) for piece in self.pieces) for name in names]
+        return against(str(self.pieces[0].unadvised_strategy), *(self.serial_s / time_s for time_s in times))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON."""
@@ -140,6 +149,8 @@ def _text(layer: LayerAdvice) -> str:
     gain = f"{layer.speedup:.2f}x over serial ({interval}): " if layer.strategy != SERIAL else ""
     notes = [f"{gain}{layer.reason}"]
     if not layer.dependent:
+        if layer.unadvised:
+            notes.append(f"{layer.unadvised[0].upper()}{layer.unadvised[1:]}.")
         notes.append(f"Fall back: {layer.pieces[0].fall_back}.")
     return "\n".join([paragraph(head), table(header, rows, WIDTH + 20), *map(paragraph, notes)])
 

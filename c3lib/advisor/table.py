@@ -26,6 +26,7 @@ OPTIONAL = ("dtype", "node", "ranks")
 
 ADVICE = (
     "strategy",
+    "overlap",
     "dma",
     "cus_reserved",
     "gemm_alone_s",
@@ -38,11 +39,25 @@ ADVICE = (
     "sure",
     "overlap_from_nbytes",
     "dma_from_nbytes",
+    "fall_back_nbytes",
     "reason",
     "uncertainty",
+    "unadvised_strategy",
+    "unadvised_speedup",
+    "unadvised_speedup_low",
+    "unadvised_speedup_high",
     "evidence",
 )
-"""Columns that are added: attributes of :class:`c3lib.advisor.advice.Advice`; empty where there is no such size."""
+"""Columns that are added: attributes of :class:`c3lib.advisor.advice.Advice`; empty where there is no such value."""
+
+_MAY_BE_EMPTY: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys((name for name in ADVICE if name.endswith("_nbytes")), "int64"),
+        **dict.fromkeys((name for name in ADVICE if name.startswith("unadvised_speedup")), "float64"),
+        "unadvised_strategy": "string",
+    }
+)
+"""Types of the columns that may have no value in any row."""
 
 CHUNK = 2048
 """Rows that the model is asked about at once."""
@@ -116,7 +131,8 @@ def advise_table(
             if len(rows) > MOST_ROWS:
                 raise C3Error(f"{path}: more than {MOST_ROWS} rows; split it")
             bar.update(len(chunk))
-    content = (to_csv if out.suffix == ".csv" else to_parquet)(out, [*columns, *ADVICE], rows)
+    names = [*columns, *ADVICE]
+    content = to_csv(out, names, rows) if out.suffix == ".csv" else to_parquet(out, names, rows, _MAY_BE_EMPTY)
     write_bytes(out, content)
     return len(rows)
 

@@ -135,11 +135,13 @@ def to_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
     return text.getvalue().encode()
 
 
-def to_parquet(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
+def to_parquet(
+    path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]
+) -> bytes:
+    """``types`` are of columns that may be empty as a whole, so that cells do not tell."""
     arrow, parquet = _arrow(path)
-    sizes = {name: arrow.int64() for name in columns if name.endswith("_from_nbytes")}  # also where all are empty
     try:
-        table = arrow.table({name: arrow.array([row[name] for row in rows], sizes.get(name)) for name in columns})
+        table = arrow.table({name: arrow.array([row[name] for row in rows], types.get(name)) for name in columns})
         content = arrow.BufferOutputStream()
         parquet.write_table(table, content)
     except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
