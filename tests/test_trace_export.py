@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -235,6 +236,35 @@ def test_more_ranks_than_the_node_has():
         export.modelled(*LONG, "h200_2", "conccl")
 
 
-def test_a_file_that_cannot_be_written(tmp_path):
-    with pytest.raises(C3Error, match="cannot be written"):
-        export.write({}, Path(tmp_path))
+def test_a_file_that_stands_there_is_replaced_and_a_folder_that_does_not_is_made(tmp_path):
+    old, new = tmp_path / "t.json", tmp_path / "some" / "where" / "t.json.gz"
+    old.write_text("old")
+    for out in (old, new):
+        assert shell(*MODEL, "--out", out).exit_code == 0
+        assert record(out).evidence == "modelled"
+        assert list(out.parent.iterdir()) in ([out], [out, tmp_path / "some"], [tmp_path / "some", out])
+    refused = tmp_path / "not made" / "t.json"
+    assert shell(*MODEL, "--strategy", "conc", "--out", refused).exit_code == 2
+    assert not refused.parent.exists()
+
+
+def test_where_no_file_can_be_written_is_a_sentence_and_what_stood_there_stands(tmp_path):
+    (tmp_path / "file").write_text("old")
+    for out in (tmp_path, tmp_path / "file" / "t.json", tmp_path / ("x" * 300)):
+        result = shell(*MODEL, "--out", out)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert result.stderr.startswith(f"c3: {out}: cannot be written: ")
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("file", "old")]
+
+
+@pytest.mark.parametrize("at", ["fsync", "replace"])
+def test_ctrl_c_while_it_is_written_leaves_what_stood_there(tmp_path, monkeypatch, at):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "t.json"
+    out.write_text("old")
+    monkeypatch.setattr(*((os, "fsync") if at == "fsync" else (Path, "replace")), interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export.write(export.modelled(*LONG, "mi300x_8", "conccl"), out)
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("t.json", "old")]

@@ -2,8 +2,12 @@
 
 import gzip
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -198,9 +202,47 @@ def test_what_is_no_trace_is_a_sentence(file, content, part):
     fails(file(content), part)
 
 
-def test_missing_files_and_folders(tmp_path):
+def test_what_is_no_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # nobody writes to it: opening it would wait for ever
+    (tmp_path / "link").symlink_to(pipe)
+    for path in (tmp_path, pipe, tmp_path / "link", Path("/dev/zero"), Path("/dev/null")):
+        fails(path, "must be a file, not a folder, a pipe or a device")
+    (tmp_path / "loop").symlink_to("loop")
     fails(tmp_path / "none.json", "cannot be read: No such file")
-    fails(tmp_path, "cannot be read: Is a directory")
+    fails(tmp_path / "loop", "cannot be read: ")
+    fails(tmp_path / ("x" * 300), "cannot be read: File name too long")
+    for name in ("pipe", "none.json"):
+        result = CliRunner().invoke(app, ["trace", "analyze", str(tmp_path / name)])
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(tmp_path, monkeypatch, name):
+    """As when the profiler is still writing: what is there when the end is reached counts, whole or cut off."""
+    whole = write(tmp_path / name, [kernel(GEMM, i, 1) for i in range(300)]).read_bytes()
+    monkeypatch.setattr(stream, "CHUNK_NBYTES", 100)
+    for upto in (len(whole), len(whole) - 20):
+        path = tmp_path / f"growing.{name}"
+        path.write_bytes(whole[:1000])
+
+        def grow(nbytes, path=path, upto=upto):
+            size = path.stat().st_size
+            with path.open("ab") as writer:
+                writer.write(whole[size : min(upto, size + 150)])
+
+        if upto == len(whole):
+            assert record(path, grow).start_ns.size == 300
+        else:
+            with pytest.raises(C3Error, match=r"cut off after \d+ events"):
+                record(path, grow)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_cut_off(tmp_path, monkeypatch):
+    path = write(tmp_path / "t.json", [kernel(GEMM, i, 1) for i in range(300)])
+    monkeypatch.setattr(stream, "CHUNK_NBYTES", 1000)
+    with pytest.raises(C3Error, match=r"cut off after \d+ events"):
+        record(path, lambda nbytes: os.truncate(path, 5000))
 
 
 # --- hostile values ---
@@ -428,22 +470,18 @@ def test_memory_stays_bounded(tmp_path, kind):
     assert part in done.stdout, done.stderr
 
 
-def test_ctrl_c_is_one_line(tmp_path):
-    """A pipe that nobody writes to: the command waits in it."""
-    import os
-    import signal
-    import time
-
-    pipe = tmp_path / "t.json"
-    os.mkfifo(pipe)
-    command = [sys.executable, "-m", "c3lib", "trace", "analyze", str(pipe)]
+def test_ctrl_c_in_the_middle_is_one_line(tmp_path):
+    """In a value that takes minutes to read: a terabyte of zeros, which take no room on the disk."""
+    path = tmp_path / "t.json"
+    path.write_text('{"traceEvents": [], "other": "')
+    os.truncate(path, 2**40)
+    command = [sys.executable, "-m", "c3lib", "trace", "analyze", str(path)]
     running = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with open(pipe, "w") as writer:  # opens when the command does
-        writer.write("[")
-        writer.flush()
-        time.sleep(0.3)
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=20)
+    opened, until = Path(f"/proc/{running.pid}/fd"), time.monotonic() + 60
+    while not any(os.path.realpath(one) == str(path) for one in opened.iterdir()) and time.monotonic() < until:
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
     assert (out, err, running.returncode) == ("", "c3: interrupted\n", 130)
 
 

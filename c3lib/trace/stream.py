@@ -26,8 +26,8 @@ class Reader:
     ``about`` what it says beside them (:data:`ABOUT`).
 
     Raises:
-        C3Error: while iterating: a file that is missing, empty, cut off, damaged or no trace, an event that is no
-            object or longer than :data:`c3lib.trace.window.LARGEST_EVENT`.
+        C3Error: while iterating: a path that is no file; a file that is missing, empty, cut off, damaged or no trace;
+            an event that is no object or longer than :data:`c3lib.trace.window.LARGEST_EVENT`.
     """
 
     def __init__(self, path: Path, advance: Callable[[int], Any] = lambda nbytes: None, partial: bool = False):
@@ -37,6 +37,8 @@ class Reader:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         try:
+            if self.path.exists() and not self.path.is_file():  # a pipe would not even open before somebody writes
+                raise C3Error(f"{self.path}: must be a file, not a folder, a pipe or a device")
             with open(self.path, "rb") as file:
                 yield from self._whole(Window(self._texts(file)))
             self.complete = True
