@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import time
+import tracemalloc
 
 import pyarrow
 import pyarrow.parquet
@@ -19,9 +20,10 @@ from c3lib.advisor import table_files
 from c3lib.advisor.table import ADVICE, NEEDED, advise_table
 from c3lib.cli import app
 from c3lib.errors import C3Error
-from c3lib.files import DATA
+from c3lib.files import DATA, ROOT
 from c3lib.hardware import load_node
 from c3lib.suites import random_suite
+from c3lib.sweeps import read_sweep, sweep
 from c3lib.workload import Collective, Gemm
 
 HEAD = "m,n,k,collective,nbytes"
@@ -199,6 +201,97 @@ def test_no_row_takes_all_memory(tmp_path):
     refused(tmp_path, "," * 10_000_000, says="line 1: more than 65536 characters in a line")
     refused(tmp_path, HEAD, ROW, '"' + "\n" * 200_000, says="100 lines in a row; is a quote not closed?")
     refused(tmp_path, HEAD, '"', *['","'] * 100_000, says="100 lines in a row")
+
+
+def parquet(folder, rows: int, more=(), name="in.parquet"):
+    """A table of pairs that are all the same, with more columns."""
+    columns = {**dict.fromkeys("mnk", [64] * rows), "collective": ["all-gather"] * rows, "nbytes": [2**20] * rows}
+    path = folder / name
+    pyarrow.parquet.write_table(pyarrow.table(columns | dict(more)), path)
+    return path
+
+
+def test_a_small_file_that_unpacks_to_much_text_is_refused_before_it_is(tmp_path):
+    """In Parquet one long value may stand in every row for next to nothing."""
+    rows = 20_000
+    long = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * rows), pyarrow.array(["y" * 200_000]))
+    for column in (
+        long,
+        long.cast(pyarrow.dictionary(pyarrow.int64(), pyarrow.binary())),
+        long[:700].dictionary_decode(),
+    ):
+        path = parquet(tmp_path, len(column), {"note": column})
+        assert path.stat().st_size < 2**20
+        del column
+        tracemalloc.start()
+        before = pyarrow.total_allocated_bytes()
+        with pytest.raises(C3Error, match=r"in\.parquet: more than 134217728 bytes of text in its cells; split it"):
+            advise_table(path, tmp_path / "out.csv")
+        assert tracemalloc.get_traced_memory()[1] + pyarrow.total_allocated_bytes() - before < 2**25
+        tracemalloc.stop()
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_text_in_parquet_is_carried_along_however_it_is_stored(tmp_path):
+    """Dictionaries, none, and what a writer begins as one and goes on without: more than a batch, and empty cells."""
+    words = [None if index % 7 == 0 else f"é{index % 50}" * (index % 3) for index in range(3000)]
+    text = pyarrow.array(words)
+    more = {"a": text, "b": text.dictionary_encode(), "c": pyarrow.array(words, pyarrow.large_string()),
+            "d": pyarrow.array([word and word.encode() for word in words], pyarrow.binary()),
+            "e": pyarrow.array(range(3000)).dictionary_encode(), "f": pyarrow.nulls(3000)}  # fmt: skip
+    path = parquet(tmp_path, 3000, more)
+    pyarrow.parquet.write_table(
+        pyarrow.parquet.read_table(path), path, dictionary_pagesize_limit=64, row_group_size=1700
+    )
+    advise_table(path, tmp_path / "out.parquet")
+    found = pyarrow.parquet.read_table(tmp_path / "out.parquet")
+    for name, column in more.items():
+        assert found[name].to_pylist() == column.to_pylist(), name
+
+
+def test_too_many_columns_and_cells_are_refused(tmp_path, monkeypatch):
+    many = {f"c{index}": [1, 2] for index in range(996)}
+    says = "1001 columns, more than 1000; leave some out"
+    refused(tmp_path, ",".join([HEAD, *many]), f"{ROW}{',' * 996}", says=says)
+    with pytest.raises(C3Error, match=says):
+        advise_table(parquet(tmp_path, 2, many), tmp_path / "out.csv")
+    (tmp_path / "in.parquet").unlink()
+    monkeypatch.setattr(table_files, "MOST_CELLS", 11)
+    says = "more than 11 cells, 6 in a row; leave columns out, or split it"
+    refused(tmp_path, f"{HEAD},note", f"{ROW},", f"{ROW},", says=says)
+    with pytest.raises(C3Error, match=says):
+        advise_table(parquet(tmp_path, 2, {"note": ["", ""]}), tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize("column", [
+    pyarrow.array([[1]]), pyarrow.array([{"a": 1}]), pyarrow.array([b"four"], pyarrow.binary(4)),
+    pyarrow.array([[("a", 1)]], pyarrow.map_(pyarrow.string(), pyarrow.int64())),
+])  # fmt: skip
+def test_cells_of_many_values_are_refused(tmp_path, column):
+    with pytest.raises(C3Error, match=r"in\.parquet: column 'note' holds .+, not numbers, times or text"):
+        advise_table(parquet(tmp_path, 1, {"note": column}), tmp_path / "out.csv")
+
+
+def test_a_sweeps_table_can_be_advised_on(tmp_path):
+    """Its name of the size is taken, and its columns of names, which are categories."""
+    sweep(ROOT / "docs" / "examples" / "sweep.toml", tmp_path / "swept", workers=1)
+    pairs = read_sweep(tmp_path / "swept", ["node", "m", "n", "k", "dtype", "collective", "total_bytes"])
+    pairs = pairs.drop_duplicates().head(9)
+    pairs.to_parquet(tmp_path / "in.parquet", index=False)
+    pairs.to_csv(tmp_path / "in.csv", index=False)
+    pairs.rename(columns={"total_bytes": "nbytes"}).to_csv(tmp_path / "named.csv", index=False)
+    for name in ("in.parquet", "in.csv", "named.csv"):
+        assert advise_table(tmp_path / name, tmp_path / f"{name}.out.csv") == len(pairs) > 1
+    first, second, named = (rows_of(tmp_path / f"{name}.out.csv") for name in ("in.parquet", "in.csv", "named.csv"))
+    assert first == second == [{key if key != "nbytes" else "total_bytes": row[key] for key in row} for row in named]
+
+
+def test_the_size_has_one_name(tmp_path):
+    both = "columns 'nbytes' and 'total_bytes' are two names of one size; leave one out"
+    refused(tmp_path, f"{HEAD},total_bytes", f"{ROW},1", says=both)
+    refused(tmp_path, "m,n,k,collective,total_bytes", "1,1,1,all-gather,-1", says="line 2, column 'total_bytes'")
+    refused(tmp_path, "m,n,k,collective", "1,1,1,all-gather", says="column 'nbytes' is missing")
+    refused(tmp_path, "m,n,k,total_bytes", "1,1,1,1", says="column 'collective' is missing")
 
 
 def test_a_cell_that_may_be_missing_may_be_empty(tmp_path):

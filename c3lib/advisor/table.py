@@ -1,7 +1,7 @@
 """Advice for a whole table, CSV or Parquet by the file's ending: its columns, and those of the advice behind them.
 
-Read are ``m, n, k, collective, nbytes``, and where they say something ``dtype`` and ``node`` (else those that
-are given) and ``ranks`` (else all of the node). Other columns are carried along.
+Read are ``m, n, k, collective, nbytes`` (or ``total_bytes``, as sweeps name it), and where they say something
+``dtype`` and ``node`` (else those that are given) and ``ranks`` (else all of the node). Others are carried along.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from c3lib.hardware import COLLECTIVES, load_node
 from c3lib.workload import DTYPE_BYTES, Collective, Gemm, Scenario, whole
 
 NEEDED = ("m", "n", "k", "collective", "nbytes")
+SIZES = ("nbytes", "total_bytes")  # two names of one column
 OPTIONAL = ("dtype", "node", "ranks")
 
 ADVICE = (
@@ -91,7 +92,7 @@ _READ: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
     {
         **dict.fromkeys("mnk", _number(1)),
         "collective": _one_of("collective", COLLECTIVES),
-        "nbytes": _number(0),
+        **dict.fromkeys(SIZES, _number(0)),
         "dtype": _one_of("dtype", tuple(DTYPE_BYTES)),
         "node": _node,
         "ranks": _number(1),
@@ -120,14 +121,15 @@ def advise_table(
             raise C3Error(f"{file}: must end in .csv or .parquet")
     load_node(node)
     _READ["dtype"]("dtype", dtype)
-    columns, source = (from_csv if path.suffix == ".csv" else from_parquet)(path, NEEDED)
+    columns, source = (from_csv if path.suffix == ".csv" else from_parquet)(path)
+    size = _size(path, columns)
     taken = [name for name in ADVICE if name in columns]
     if taken:
         raise C3Error(f"{path}: column {taken[0]!r} is one that the advice adds; rename it")
     rows: list[dict[str, Any]] = []
     with _bar(progress) as bar:
         while chunk := list(islice(source, CHUNK)):
-            rows += _advised(path, chunk, node, strategies, dtype)
+            rows += _advised(path, chunk, size, node, strategies, dtype)
             if len(rows) > MOST_ROWS:
                 raise C3Error(f"{path}: more than {MOST_ROWS} rows; split it")
             bar.update(len(chunk))
@@ -137,14 +139,25 @@ def advise_table(
     return len(rows)
 
 
+def _size(path: Path, columns: Sequence[str]) -> str:
+    """Which column has the sizes; raises :class:`C3Error` where one that is needed is missing."""
+    there = [name for name in SIZES if name in columns]
+    if len(there) > 1:
+        raise C3Error(f"{path}: columns {' and '.join(map(repr, there))} are two names of one size; leave one out")
+    for name in NEEDED:
+        if name not in columns and not (name in SIZES and there):
+            raise C3Error(f"{path}: column {name!r} is missing; needed are {', '.join(NEEDED)}")
+    return there[0]
+
+
 def _advised(
-    path: Path, chunk: Sequence[Row], node: str, strategies: Sequence[str] | None, dtype: str
+    path: Path, chunk: Sequence[Row], size: str, node: str, strategies: Sequence[str] | None, dtype: str
 ) -> list[dict[str, Any]]:
     """The rows with their advice."""
     by_node: dict[str, list[int]] = {}
     pairs = []
     for index, (where, cells) in enumerate(chunk):
-        name, pair = _pair(path, where, cells, node, dtype)
+        name, pair = _pair(path, where, cells, size, node, dtype)
         by_node.setdefault(name, []).append(index)
         pairs.append(pair)
     found: dict[int, Advice] = {}
@@ -159,10 +172,10 @@ def _advice_cells(advice: Advice) -> dict[str, Any]:
     return {name: sys.intern(cell) if isinstance(cell, str) else cell for name, cell in cells.items()}
 
 
-def _pair(path: Path, where: str, cells: dict[str, Any], node: str, dtype: str) -> tuple[str, Scenario]:
+def _pair(path: Path, where: str, cells: dict[str, Any], size: str, node: str, dtype: str) -> tuple[str, Scenario]:
     """Node and pair of a row; its cells are replaced by what they were read as."""
     empty = {column for column in OPTIONAL if cells.get(column) in ("", None)}
-    for column in (name for name in _READ if name not in empty):
+    for column in (name for name in _READ if name in cells and name not in empty):
         with located(f"{path}, {where}, column {column!r}"):
             cells[column] = _READ[column](column, cells[column])
     there = load_node(node if "node" in empty else cells["node"])
@@ -170,7 +183,7 @@ def _pair(path: Path, where: str, cells: dict[str, Any], node: str, dtype: str) 
     if ranks > there.ranks:
         raise C3Error(f"{path}, {where}, column 'ranks': {ranks}, but node {there.name} has {there.ranks}")
     gemm = Gemm(cells["m"], cells["n"], cells["k"], dtype if "dtype" in empty else cells["dtype"])
-    return there.name, Scenario(where, gemm, Collective(cells["collective"], cells["nbytes"], ranks))
+    return there.name, Scenario(where, gemm, Collective(cells["collective"], cells[size], ranks))
 
 
 def _bar(wanted: bool) -> Any:

@@ -9,53 +9,56 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from c3lib.errors import C3Error
+from c3lib.errors import C3Error, shorten
+from c3lib.files import ordinary
 
-LARGEST_FILE = 2**28
+LARGEST_FILE = 2**27
 MOST_ROWS = 250_000
+MOST_COLUMNS = 1_000
+MOST_CELLS = 2**23
 LONGEST_LINE = 2**16
 MOST_LINES = 100
-"""What is refused, so that no file can take all memory: bytes, rows, characters of a line, and lines of a row."""
+"""What is refused, so that no file can take all memory: bytes (of Parquet unpacked, and as text in cells), rows,
+columns, cells, characters of a line, and lines of a row."""
+
+BATCH = 1024
+"""Rows of Parquet that are unpacked at once."""
 
 Row = tuple[str, dict[str, Any]]
 """Where it stands in the file, in words, and its cells by column."""
 
 
-def _columns(path: Path, names: Sequence[str], needed: Sequence[str]) -> list[str]:
+def _columns(path: Path, names: Sequence[str]) -> list[str]:
     """Column names, checked."""
-    for name in needed:
-        if name not in names:
-            raise C3Error(f"{path}: column {name!r} is missing; needed are {', '.join(needed)}")
+    if len(names) > MOST_COLUMNS:
+        raise C3Error(f"{path}: has {len(names)} columns, more than {MOST_COLUMNS}; leave some out")
     twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
         raise C3Error(f"{path}: column {twice[:40]!r} stands twice")
     return list(names)
 
 
-def _size(path: Path) -> None:
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        raise C3Error(f"{path}: no such file") from None
-    except OSError as error:
-        raise C3Error(f"{path}: cannot be read: {error.strerror}") from None
-    if not path.is_file():
-        raise C3Error(f"{path}: must be an ordinary file")
-    if size > LARGEST_FILE:
-        raise C3Error(f"{path}: is larger than {LARGEST_FILE} bytes; split it")
+def _few_cells(path: Path, rows: int, columns: int) -> None:
+    if rows * columns > MOST_CELLS:
+        raise C3Error(f"{path}: more than {MOST_CELLS} cells, {columns} in a row; leave columns out, or split it")
 
 
-def from_csv(path: Path, needed: Sequence[str]) -> tuple[list[str], Iterator[Row]]:
-    _size(path)
+def from_csv(path: Path) -> tuple[list[str], Iterator[Row]]:
+    """Column names and rows of a UTF-8 file that begins with the names; cells are text, and one row is held at a time.
+
+    Raises :class:`C3Error`, at once or while rows are drawn, for what is no such table or larger than the limits above.
+    """
+    ordinary(path, LARGEST_FILE)
     rows = _csv_rows(path)
-    columns = _columns(path, next(rows, (0, []))[1], needed)
+    columns = _columns(path, next(rows, (0, []))[1])
 
     def cells() -> Iterator[Row]:
-        for line, values in rows:
+        for number, (line, values) in enumerate(rows, 1):
             if not values:
                 continue  # an empty line
             if len(values) != len(columns):
                 raise C3Error(f"{path}, line {line}: {len(values)} values for {len(columns)} columns")
+            _few_cells(path, number, len(columns))
             yield f"line {line}", dict(zip(columns, values, strict=True))
 
     return columns, cells()
@@ -97,30 +100,74 @@ def _arrow(path: Path) -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def from_parquet(path: Path, needed: Sequence[str]) -> tuple[list[str], Iterator[Row]]:
-    _size(path)
+def from_parquet(path: Path) -> tuple[list[str], Iterator[Row]]:
+    """Column names and rows of a file of plain columns; cells are Python's values, unpacked :data:`BATCH` rows a time.
+
+    Raises :class:`C3Error`, at once or while rows are drawn, for what is no such table or larger than the limits above,
+    and without pyarrow.
+    """
+    ordinary(path, LARGEST_FILE)
     arrow, parquet = _arrow(path)
     try:
-        file = parquet.ParquetFile(path, pre_buffer=False)  # in this thread alone: Arrow's may outlive Python
-        count, names = file.metadata.num_rows, file.schema_arrow.names
-        nbytes = sum(file.metadata.row_group(index).total_byte_size for index in range(file.metadata.num_row_groups))
+        about = parquet.read_metadata(path)
+        schema = about.schema.to_arrow_schema()
+        nbytes = sum(about.row_group(index).total_byte_size for index in range(about.num_row_groups))
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise C3Error(f"{path}: not a Parquet table: {_first_line(error)}") from None
-    if count > MOST_ROWS or nbytes > 4 * LARGEST_FILE:
-        raise C3Error(f"{path}: more than {MOST_ROWS} rows or {4 * LARGEST_FILE} bytes; split it")
-    columns = _columns(path, names, needed)
+    if about.num_rows > MOST_ROWS or nbytes > LARGEST_FILE:
+        raise C3Error(f"{path}: more than {MOST_ROWS} rows or {LARGEST_FILE} bytes unpacked; split it")
+    columns = _columns(path, schema.names)
+    _few_cells(path, about.num_rows, len(columns))
+    for field in schema:
+        if not _plain(arrow.types, field.type):
+            kind = shorten(field.type, bare=True)
+            raise C3Error(f"{path}: column {field.name[:40]!r} holds {kind}, not numbers, times or text")
 
     def cells() -> Iterator[Row]:
-        number = 0
+        number = text = 0
         try:
-            for batch in file.iter_batches(batch_size=1024, use_threads=False):
-                for values in batch.to_pylist():
+            # Text as dictionaries: one long value may stand in every row, and its copies are counted before made.
+            words = [field.name for field in schema if _text(arrow.types, field.type)]
+            # In this thread alone: Arrow's may outlive Python.
+            file = parquet.ParquetFile(path, pre_buffer=False, read_dictionary=words)
+            for batch in file.iter_batches(BATCH, use_threads=False):
+                text += sum(map(_text_nbytes, batch.columns))
+                if text > LARGEST_FILE:
+                    raise C3Error(f"{path}: more than {LARGEST_FILE} bytes of text in its cells; split it")
+                for values in zip(*map(_values, batch.columns), strict=True):
                     number += 1
-                    yield f"row {number}", values
+                    yield f"row {number}", dict(zip(columns, values, strict=True))
         except (arrow.ArrowException, OSError, ValueError) as error:
             raise C3Error(f"{path}: cannot be read after row {number}: {_first_line(error)}") from None
 
     return columns, cells()
+
+
+def _text(types: Any, kind: Any) -> bool:
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+
+
+def _plain(types: Any, kind: Any) -> bool:
+    """Whether each cell of a type is one value, short or text."""
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_primitive(kind) or types.is_decimal(kind) or types.is_null(kind) or _text(types, kind)
+
+
+def _text_nbytes(column: Any) -> int:
+    """Bytes of text in an array, a dictionary's once for each row."""
+    import pyarrow
+    import pyarrow.compute
+
+    coded = pyarrow.types.is_dictionary(column.type)
+    words = column.dictionary if coded else column
+    if not _text(pyarrow.types, words.type):
+        return 0
+    lengths = pyarrow.compute.binary_length(words)
+    return pyarrow.compute.sum(lengths.take(column.indices) if coded else lengths).as_py() or 0
+
+
+def _values(column: Any) -> list[Any]:
+    return (column.dictionary_decode() if hasattr(column, "dictionary") else column).to_pylist()
 
 
 def _first_line(error: Exception) -> str:
@@ -128,11 +175,14 @@ def _first_line(error: Exception) -> str:
 
 
 def to_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    text = io.StringIO(newline="")
+    """The columns of the rows as UTF-8 text, a line of names first; None is an empty cell."""
+    content = io.BytesIO()
+    text = io.TextIOWrapper(content, encoding="utf-8", newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([row[name] for name in columns] for row in rows)  # None is an empty cell
-    return text.getvalue().encode()
+    writer.writerows([row[name] for name in columns] for row in rows)
+    text.flush()
+    return content.getvalue()
 
 
 def to_parquet(
