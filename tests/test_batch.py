@@ -406,6 +406,7 @@ def test_stopped_in_the_middle_it_leaves_no_process_and_goes_on_next_time(folder
         assert process.returncode == 130
         assert stderr == "c3: interrupted\n"
         assert stdout.startswith("3 runs: 1 done, 2 not run; ")
+        assert [path.name[:15] for path in (folder / "out").iterdir() if path.is_dir()] == ["03_z.node-quick"]
     assert [row["status"] for row in rows(folder / "out")] == ["done", "not run", "not run"]
     (folder / "go").touch()
     assert [done.status for done in batch(path, folder / "out")] == ["kept", "done", "done"]

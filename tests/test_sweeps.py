@@ -299,7 +299,54 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, whole):
         read_sweep(tmp_path)
     with pytest.raises(C3Error, match=r"notes\.txt: must be a folder"):
         sweep(many_parts(), tmp_path / "notes.txt")
-    assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["notes.txt"]
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+FOREIGN = ["part-0.parquet", "part-notes.parquet", "part-00000-0b5e-c000.snappy.parquet", ".part-mine", "notes.txt"]
+PART_LIKE = "part-000009-0123456789abcdef.parquet"
+
+
+def test_beginning_anew_and_going_on_remove_nothing_but_the_sweeps_own_files(tmp_path):
+    sweep({"axes": ONE}, tmp_path)
+    for name in FOREIGN:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "part-folder.parquet").mkdir()
+    (tmp_path / PART_LIKE).write_text("of an earlier grid")
+    assert sweep({"axes": ONE}, tmp_path).kept == 1
+    assert sweep({"axes": {**ONE, "m": 1}}, tmp_path, fresh=True).kept == 0
+    assert [(tmp_path / name).read_text() for name in FOREIGN] == ["mine"] * len(FOREIGN)
+    assert (tmp_path / "part-folder.parquet").is_dir()
+    assert len(list(tmp_path.glob("part-00000?-*.parquet"))) == 1
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link to nothing"])
+def test_what_is_no_file_under_a_parts_name_is_told_and_left(tmp_path, kind):
+    sweep({"axes": ONE}, tmp_path)
+    path = tmp_path / PART_LIKE
+    {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link to nothing": lambda: path.symlink_to("no")}[kind]()
+    before = sorted(os.listdir(tmp_path))
+    for act in (
+        lambda: sweep({"axes": ONE}, tmp_path),
+        lambda: sweep({"axes": ONE}, tmp_path, fresh=True),
+        lambda: read_sweep(tmp_path),
+    ):
+        with pytest.raises(C3Error, match=f"^{path}: must be an ordinary file"):
+            act()
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_part_that_cannot_be_removed_is_told(tmp_path, monkeypatch, fresh):
+    sweep({"axes": ONE}, tmp_path)
+    path = tmp_path / PART_LIKE
+    path.write_text("")
+
+    def unlink(self, missing_ok=False):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(C3Error, match=r"\.parquet: cannot be removed: Operation not permitted"):
+        sweep({"axes": ONE}, tmp_path, fresh=fresh)
 
 
 def test_another_version_of_the_model_is_refused_and_fresh_begins_anew(tmp_path):
@@ -363,7 +410,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_table(tmp_path, long, after)
         process.kill()
         process.wait()
     workers_end(process.pid)
-    (tmp_path / "a" / ".part-000006.parquet.x1y2").write_bytes(b"left half-written")
+    (tmp_path / "a" / ".part-000006-0123456789abcdef.parquet.x1y2_z34").write_bytes(b"left half-written")
     assert len(parts(tmp_path / "a")) < 8
     done = subprocess.run(command(grid, tmp_path / "a", "--json"), cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["kept"] >= after

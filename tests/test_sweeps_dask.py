@@ -157,7 +157,9 @@ def test_a_cluster_without_workers_is_a_sentence(tmp_path, monkeypatch):
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nowhere.invalid:8786", "carrier://pigeon", "tcp://:", "?"])
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:1", "nowhere.invalid:8786", "carrier://pigeon", "tcp://:", "?", "inproc://x"]
+)
 def test_no_cluster_there_is_one_sentence_within_seconds(tmp_path, address, monkeypatch):
     assert crew.CONNECT_S <= 5
     monkeypatch.setattr(crew, "CONNECT_S", 0.5)
@@ -210,10 +212,13 @@ def test_an_empty_address_is_told_in_a_sentence(tmp_path):
     """It may come from a variable that is not set; the sweep must not run here instead."""
     grid = tmp_path / "grid.toml"
     grid.write_text('[axes]\ncollective = "all-gather"\nm = 1\nn = 1\nk = 1\nsize = 1\n')
-    for address in ("", "  "):
+    for address in ("", "  ", "tcp://a\n:1", " tcp://a:1", "tcp://\x1b[2J:1", "tcp://" + "a" * 5000):
         result = CliRunner().invoke(app, ["sweep", str(grid), "--out", str(tmp_path / "a"), "--dask", address])
         assert result.exit_code == 2
         assert result.stderr.startswith("c3: --dask: give the address of a Dask scheduler, such as tcp://")
+        assert result.stderr.count("\n") == 1
+        assert result.stderr[:-1].isprintable()
+        assert len(result.stderr) < 300
         assert not (tmp_path / "a").exists()
 
 

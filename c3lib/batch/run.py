@@ -14,12 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from c3lib.batch.params import Job, read_jobs
-from c3lib.errors import C3Error
+from c3lib.cores import cores
+from c3lib.errors import C3Error, shorten
 from c3lib.files import ROOT, held, read_text, write_text
 from c3lib.notebook import Value, shown
 from c3lib.workload import whole
@@ -64,7 +66,7 @@ def batch(
     Raises:
         C3Error: a bad file or parameter, before anything runs; or a folder that cannot be written to.
     """
-    at_a_time = _cores() if jobs is None else whole("batch: jobs", jobs, least=1)
+    at_a_time = cores() if jobs is None else whole("batch: jobs", jobs, least=1)
     todo, folder = read_jobs(params), Path(out).resolve()
     with held(folder, "batch"):
         outcomes = {job.name: _outcome(job, "not run", None) for job in todo}
@@ -123,17 +125,23 @@ class _Crew:
             )
             self._alive.add(process)
         try:
-            answer = _asked(process, {"notebook": str(job.notebook), "folder": str(folder), **_plain(job)})
+            asked = {"notebook": str(job.notebook), "folder": str(folder), "parameters": dict(job.parameters)}
+            answer = _asked(process, asked)
         finally:
             with self._lock:
                 self._alive.discard(process)
+        if self._stopped or "error" in answer:
+            for empty in (folder / "executed", folder):  # nothing came of it
+                with suppress(OSError):
+                    empty.rmdir()
         if self._stopped:
             return _outcome(job, "not run", None)
         if "error" in answer:
             return _outcome(job, "failed", time.monotonic() - started, answer["error"])
         try:
             inputs = {path: _content(Path(path), began) for path in answer["dependencies"]}
-            record = {**_plain(job), "inputs": inputs, "published": answer["published"], "time_s": answer["time_s"]}
+            record = {"parameters": dict(job.parameters), **answer, "inputs": inputs}
+            del record["dependencies"]  # which are the names of the inputs
             write_text(folder / RECORD, json.dumps(record, indent=1) + "\n")
         except C3Error as error:
             return _outcome(job, "failed", answer["time_s"], str(error))
@@ -181,27 +189,16 @@ def _asked(process: subprocess.Popen, job: Mapping[str, Any]) -> dict[str, Any]:
     return {"error": f"its process ended without an answer (status {code}): {words[-1]}"}
 
 
-def _plain(job: Job) -> dict[str, Any]:
-    return {"parameters": dict(job.parameters)}
-
-
 def _outcome(job: Job, status: str, time_s: float | None, error: str = "") -> Outcome:
     first = next(iter(error.strip().split("\n")), "")
-    return Outcome(
-        job.name,
-        shown(job.notebook),
-        job.parameters,
-        status,
-        time_s,
-        first if len(first) <= 500 else f"{first[:497]}...",
-    )
+    return Outcome(job.name, shown(job.notebook), job.parameters, status, time_s, shorten(first, 500, bare=True))
 
 
 def _kept(folder: Path, job: Job) -> Outcome | None:
     """The outcome of an earlier run, where all that it rests on and all that it made is still there."""
     try:
         record = json.loads(read_text(folder / RECORD))
-        same = record["parameters"] == _plain(job)["parameters"] and all(
+        same = record["parameters"] == job.parameters and all(
             _content(Path(path)) == content for path, content in record["inputs"].items()
         )
         executed = folder / "executed" / job.notebook.name
@@ -234,7 +231,3 @@ def _summarise(folder: Path, outcomes: Mapping[str, Outcome]) -> None:
         row["time_s"] = "" if outcome.time_s is None else f"{outcome.time_s:.2f}"
         writer.writerow(row.values())
     write_text(folder / SUMMARY, text.getvalue())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c3lib.constants import check_value
-from c3lib.errors import C3Error, unknown
+from c3lib.errors import C3Error, shorten, unknown
 from c3lib.hardware import COLLECTIVES, SECTIONS, node_names
 from c3lib.strategy import STRATEGIES
 from c3lib.workload import DTYPE_BYTES, parse_size, whole
@@ -56,13 +56,13 @@ class Axis:
 def flat(where: str, table: Any) -> dict[str, Any]:
     """Axes by name; constants may stand in a table of their section. Raises :class:`C3Error` for an unknown name."""
     if not isinstance(table, Mapping):
-        raise C3Error(f"{where} must be a table of axes, not {brief(table)}")
+        raise C3Error(f"{where} must be a table of axes, not {shorten(table)}")
     found = {}
     for key, value in table.items():
         inside = isinstance(value, Mapping) and key in SECTIONS
         for name, spec in ({f"{key}.{name}": spec for name, spec in value.items()} if inside else {key: value}).items():
             if name not in NAMES:
-                raise C3Error(f"{where}: {unknown('axis', brief(name, bare=True), NAMES)}")
+                raise C3Error(f"{where}: {unknown('axis', shorten(name, bare=True), NAMES)}")
             if name in found:
                 raise C3Error(f"{where}.{name} stands twice")
             found[name] = spec
@@ -74,7 +74,7 @@ def length(where: str, spec: Any) -> int:
     if isinstance(spec, Mapping):
         for key in spec:
             if key not in RANGE:
-                raise C3Error(f"{where}: {unknown('key', brief(key, bare=True), RANGE)}")
+                raise C3Error(f"{where}: {unknown('key', shorten(key, bare=True), RANGE)}")
         for key in RANGE[:3]:
             if key not in spec:
                 raise C3Error(f"{where}.{key} is missing: a range is {{ from = 1, to = 8, steps = 8 }}")
@@ -114,19 +114,19 @@ def axis(where: str, name: str, spec: Any, alone: bool) -> Axis:
 
 def _word(where: str, name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise C3Error(f"{where} must be a name in quotes, or a list of them, not {brief(value)}")
+        raise C3Error(f"{where} must be a name in quotes, or a list of them, not {shorten(value)}")
     if name == LABEL:
         if not 1 <= len(value) <= MOST_LETTERS:
             raise C3Error(f"{where}: a label has 1 to {MOST_LETTERS} letters, not {len(value)}")
     elif value not in (known := WORDS[name]()):
-        raise C3Error(f"{where}: {unknown(name, brief(value, bare=True), known)}")
+        raise C3Error(f"{where}: {unknown(name, shorten(value, bare=True), known)}")
     return value
 
 
 def _number(where: str, name: str, value: Any) -> int | float:
     if name in CONSTANTS:
         if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) > sys.float_info.max:
-            raise C3Error(f"{where} must be a finite number, not {brief(value)}")
+            raise C3Error(f"{where} must be a finite number, not {shorten(value)}")
         check_value(where, value, CONSTANTS[name])
         return float(value)
     if name == SIZE and isinstance(value, str) and len(value) <= 40:
@@ -136,13 +136,13 @@ def _number(where: str, name: str, value: Any) -> int | float:
             raise C3Error(f"{where}: {error}") from None
     if not isinstance(value, int) or isinstance(value, bool):
         kind = "a whole number or text such as '896MiB'" if name == SIZE else "a whole number"
-        raise C3Error(f"{where} must be {kind}, not {brief(value)}")
+        raise C3Error(f"{where} must be {kind}, not {shorten(value)}")
     return _whole(where, value, least=0 if name == SIZE else 1)
 
 
 def _whole(where: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise C3Error(f"{where} must be a whole number, not {brief(value)}")
+        raise C3Error(f"{where} must be a whole number, not {shorten(value)}")
     return whole(where, value, least)
 
 
@@ -151,7 +151,7 @@ def _range(where: str, name: str, spec: Mapping) -> NDArray:
     counted = name not in CONSTANTS or CONSTANTS[name]["whole"]
     scale, steps = spec.get("scale", "linear"), int(spec["steps"])
     if scale not in ("linear", "log"):
-        raise C3Error(f"{where}.scale must be 'linear' or 'log', not {brief(scale)}")
+        raise C3Error(f"{where}.scale must be 'linear' or 'log', not {shorten(scale)}")
     if low >= high:
         raise C3Error(f"{where}.from must be less than to, not {low:g} and {high:g}")
     if scale == "log" and low <= 0:
@@ -173,17 +173,5 @@ def _multiple(where: str, name: str, value: Any, counted: bool) -> int | float:
     if counted:
         return _whole(where, value, least=1)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise C3Error(f"{where} must be a number above 0, not {brief(value)}")
+        raise C3Error(f"{where} must be a number above 0, not {shorten(value)}")
     return value
-
-
-def brief(value: Any, bare: bool = False, most: int = 60) -> str:
-    """A value as an error shows it, in few letters: whoever wrote the file knows the rest."""
-    if isinstance(value, Mapping):
-        return "a table"
-    if isinstance(value, list | tuple):
-        return "a list"
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**60:
-        return "a number of more than 60 digits"
-    text = str(value) if bare else repr(value)
-    return text if len(text) <= most else f"{text[: most - 3]}..."

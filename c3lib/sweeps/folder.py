@@ -30,6 +30,10 @@ MOST_NBYTES = 2**22
 """Of a manifest."""
 MOST_PART_NBYTES = 2**28
 
+PART = re.compile(r"part-(\d{6,12})-[0-9a-f]{16}\.parquet", re.ASCII)
+SCRATCH = re.compile(rf"\.({PART.pattern}|{re.escape(MANIFEST)})\.[a-z0-9_]{{8}}", re.ASCII)
+"""What a killed run was writing."""
+
 
 def part_name(number: int, content: bytes, about: Mapping[str, Any]) -> str:
     """A part's file name: its number, so that the order of names is that of the table, and a hash.
@@ -42,11 +46,25 @@ def part_name(number: int, content: bytes, about: Mapping[str, Any]) -> str:
     return f"part-{number:06}-{digest.hexdigest()[:16]}.parquet"
 
 
-def begin(folder: Path, grid: Grid) -> dict[str, Any]:
+def check_free(folder: Path) -> None:
+    """Raises :class:`C3Error` where the folder holds something else than a sweep."""
+    try:
+        if not (folder / MANIFEST).exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
+            raise C3Error(f"{folder}: is not empty and holds no sweep; name a new folder")
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # it is made, or told not to be a folder, when it is held
+    except OSError as error:
+        raise C3Error(f"{folder}: cannot be read: {error.strerror}") from None
+
+
+def begin(folder: Path, grid: Grid, fresh: bool = False) -> dict[str, Any]:
     """The folder's manifest, written if the folder is new.
 
+    ``fresh``: the parts of whatever sweep is there are removed, and nothing else, and the manifest written anew.
+
     Raises:
-        C3Error: the folder holds something else, or a sweep of another grid or by another model.
+        C3Error: the folder holds something else, or a sweep of another grid or by another model; something that is no
+            file has the name of a part, or a part cannot be removed.
     """
     nodes = tuple(sorted({name for name, _ in grid.nodes()}))
     about = {
@@ -60,9 +78,11 @@ def begin(folder: Path, grid: Grid) -> dict[str, Any]:
         "part_rows": grid.part_scenarios * len(grid.strategies),
         "parts": grid.parts,
     }
-    if not (folder / MANIFEST).exists():
-        if any(not path.name.startswith(".") for path in folder.iterdir()):
-            raise C3Error(f"{folder}: is not empty and holds no sweep; name a new folder")
+    check_free(folder)
+    if fresh:
+        for paths in _listed(folder).values():
+            _remove(paths)
+    if fresh or not (folder / MANIFEST).exists():
         from c3lib.results import provenance  # brings pandas, which workers can do without
 
         given = json.dumps(grid.table, default=str)
@@ -83,11 +103,12 @@ def begin(folder: Path, grid: Grid) -> dict[str, Any]:
     return there
 
 
-def clear(folder: Path) -> None:
-    """Remove the sweep that the folder holds, if it holds one, and nothing else."""
-    if (folder / MANIFEST).exists():
-        for path in (*folder.glob("part-*.parquet"), folder / MANIFEST):  # the manifest last: till then it is a sweep's
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        try:
             path.unlink(missing_ok=True)
+        except OSError as error:
+            raise C3Error(f"{path}: cannot be removed: {error.strerror}") from None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -109,22 +130,24 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def finished(folder: Path, about: Mapping[str, Any]) -> set[int]:
     """Numbers of the parts that are there and prove themselves; what else a killed run left is removed."""
-    for scratch in (*folder.glob(".part-*"), *folder.glob(f".{MANIFEST}.*")):
-        scratch.unlink(missing_ok=True)
+    _remove(path for path in folder.glob(".*") if SCRATCH.fullmatch(path.name) and path.is_file())
     found = set()
     for number, paths in _listed(folder).items():
         for path in paths:
             if number < about["parts"] and _content(path, number, about) is not None:
                 found.add(number)
             else:
-                path.unlink(missing_ok=True)
+                _remove([path])
     return found
 
 
 def _listed(folder: Path) -> dict[int, list[Path]]:
+    """Files by the numbers in their names. Raises :class:`C3Error` where something else has such a name."""
     found: dict[int, list[Path]] = {}
     for path in sorted(folder.glob("part-*.parquet")):
-        if match := re.fullmatch(r"part-(\d{6,12})-[0-9a-f]{16}\.parquet", path.name, re.ASCII):
+        if match := PART.fullmatch(path.name):
+            if not path.is_file():
+                raise C3Error(f"{path}: must be an ordinary file, as the parts of a sweep are")
             found.setdefault(int(match[1]), []).append(path)
     return found
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from c3lib.errors import C3Error, unknown
+from c3lib.errors import C3Error, large, shorten, unknown
 from c3lib.files import read_text
 from c3lib.hardware import PAPER_NODE, load_node
 from c3lib.strategy import STRATEGIES
-from c3lib.sweeps.axes import CONSTANTS, REQUIRED, Axis, axis, brief, flat, length
+from c3lib.sweeps.axes import CONSTANTS, REQUIRED, Axis, axis, flat, length
 
 MOST_NBYTES = 2**17
 """Of a grid's file; a mapping may hold more."""
@@ -155,18 +155,18 @@ def read_grid(source: Path | str | Mapping[str, Any]) -> Grid:
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5000 digits is only a ValueError
-        raise C3Error(f"{path}: not valid TOML: {brief(error, bare=True, most=200)}") from None
+        raise C3Error(f"{path}: not valid TOML: {shorten(error, bare=True, most=200)}") from None
     return _grid(str(path), table)
 
 
 def _grid(where: str, table: Mapping[str, Any]) -> Grid:
     for key in table:
         if key not in ("axes", "zip"):
-            raise C3Error(f"{where}: {unknown('key', brief(key, bare=True), ('axes', 'zip'))}")
+            raise C3Error(f"{where}: {unknown('key', shorten(key, bare=True), ('axes', 'zip'))}")
     alone = flat(f"{where}: axes", table.get("axes", {}))
     zips = table.get("zip", [])
     if not isinstance(zips, list | tuple):
-        raise C3Error(f"{where}: zip must be a list of tables, [[zip]] in a file, not {brief(zips)}")
+        raise C3Error(f"{where}: zip must be a list of tables, [[zip]] in a file, not {shorten(zips)}")
     together = [flat(f"{where}: zip {number}", item) for number, item in enumerate(zips, 1)]
     named = [(f"{where}: zip {number}", specs) for number, specs in enumerate(together, 1)]
 
@@ -193,7 +193,7 @@ def _grid(where: str, table: Mapping[str, Any]) -> Grid:
         counts.append(max(lengths.values()))
         of_node += [counts[-1]] if any(name == "node" or name in CONSTANTS for name in specs) else []
     if (rows := math.prod(counts)) > MOST_ROWS:
-        raise C3Error(f"{where}: the grid has {_large(rows)} rows, and a sweep can have at most {MOST_ROWS:,}")
+        raise C3Error(f"{where}: the grid has {large(rows)} rows, and a sweep can have at most {MOST_ROWS:,}")
     if (nodes := math.prod(of_node)) > MOST_NODES:
         raise C3Error(f"{where}: the grid has {nodes:,} nodes with their constants, at most {MOST_NODES:,} are allowed")
 
@@ -215,7 +215,3 @@ def _grid(where: str, table: Mapping[str, Any]) -> Grid:
 
 def _listed(lengths: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in list(lengths.items())[:8])
-
-
-def _large(count: int) -> str:
-    return f"{count:,}" if count < 10**24 else f"more than 10^{int(math.log10(count))}"

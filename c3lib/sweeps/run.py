@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -10,16 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from c3lib.errors import C3Error
+from c3lib.cores import cores
+from c3lib.errors import C3Error, shorten
 from c3lib.files import held, write_bytes
 from c3lib.sweeps import crew
-from c3lib.sweeps.folder import ABOUT, begin, clear, finished, part_name
+from c3lib.sweeps.folder import ABOUT, begin, check_free, finished, part_name
 from c3lib.sweeps.grid import read_grid
 from c3lib.sweeps.rows import EVIDENCE, arrow
 from c3lib.workload import whole
 
 FEW_PARTS = 3
 """So many are computed sooner than other processes have started."""
+MOST_LETTERS = 300
+"""Of a cluster's address."""
 
 
 @dataclass(frozen=True)
@@ -58,20 +60,20 @@ def sweep(
     Raises:
         C3Error: a bad grid, a folder of something else, no such cluster, a full disk; finished parts are kept.
     """
-    if dask is not None and not dask.strip():
-        raise C3Error("--dask: give the address of a Dask scheduler, such as tcp://host:8786, or leave it out")
+    if dask is not None and (dask.split() != [dask] or not dask.isprintable() or len(dask) > MOST_LETTERS):
+        hint = "give the address of a Dask scheduler, such as tcp://host:8786, or leave it out"
+        raise C3Error(f"--dask: {hint}, not {shorten(dask)}")
     if dask is not None and workers is not None:
         raise C3Error("sweep: give either dask or workers, as the cluster has workers of its own")
     started, folder = time.monotonic(), Path(out)
-    workers = _cores() if workers is None else whole("sweep: workers", workers, least=1)
+    workers = cores() if workers is None else whole("sweep: workers", workers, least=1)
     arrow()
     points = read_grid(grid)
     with ExitStack() as stack:
         client = None if dask is None else stack.enter_context(crew.cluster(dask))
+        check_free(folder)  # first, since holding it leaves a file there
         stack.enter_context(held(folder, "sweep"))
-        if fresh:
-            clear(folder)
-        about = begin(folder, points)
+        about = begin(folder, points, fresh)
         there = finished(folder, about)
         todo = [number for number in range(points.parts) if number not in there]
         blocks = map(points.block, todo)
@@ -101,7 +103,3 @@ def _write(folder: Path, parts: crew.Parts, kept: int, about: Mapping[str, Any],
         for number, content in parts:
             write_bytes(folder / part_name(number, content, about), content)
             bar.update(min(each, rows - number * each))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
