@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from c3lib import metrics
-from c3lib.errors import C3Error
 from c3lib.hardware import Node, load_node
 from c3lib.model.blame import BLAME_TITLES, blame_s
 from c3lib.model.contention import predict, split_sweep
@@ -184,8 +183,7 @@ def explain(gemm: Gemm, collective: Collective, node: Node | str = "mi300x_8") -
         C3Error: unknown node, or a collective among more ranks than the node has.
     """
     node = load_node(node) if isinstance(node, str) else node
-    if collective.ranks > node.ranks:
-        raise C3Error(f"collective: {collective.ranks} ranks, but node {node.name} has {node.ranks}")
+    node.check_ranks(collective.ranks)
     scenario = Scenario("explained", gemm, collective)
     alone = predict(*batch([scenario], node), node, STRATEGIES["c3_base"])
     times = float(alone.gemm_alone_s[0]), float(alone.collective_alone_s[0])

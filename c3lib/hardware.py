@@ -155,6 +155,11 @@ class Node:
         """Links that carry a flat collective at once: one a peer on a mesh, all of them otherwise."""
         return min(self.link.count, self.ranks - 1) if self.topology == "mesh" else self.link.count
 
+    def check_ranks(self, ranks: int, what: str = "collective") -> None:
+        """Raises :class:`C3Error`, which begins with ``what``, for more ranks than the node has."""
+        if ranks > self.ranks:
+            raise C3Error(f"{what}: {ranks} ranks, but node {self.name} has {self.ranks}")
+
     def with_constant(self, key: str, value: float) -> Node:
         """A copy with one constant changed (``"interference.memory_queueing"``), for sensitivity and what-if.
 

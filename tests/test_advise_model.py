@@ -247,8 +247,8 @@ def test_a_gemm_that_needs_what_is_gathered_is_cut_finer_or_waits():
 
 
 @pytest.mark.parametrize(("degrees", "says"), [
-    ({"fsdp": 16}, "16 ranks needed, but node mi300x_8 has 8"),
-    ({"fsdp": 4, "tp": 4}, "16 ranks needed"),
+    ({"fsdp": 16}, "fsdp x tp x ep: 16 ranks, but node mi300x_8 has 8"),
+    ({"fsdp": 4, "tp": 4}, "fsdp x tp x ep: 16 ranks"),
     ({}, "one rank alone sends nothing"),
     ({"ep": 8}, "without experts, so ep must be 1, not 8"),
     ({"tp": 3}, "key 'num_attention_heads' (32) must be a multiple of tp (3)"),

@@ -192,7 +192,7 @@ def test_a_bad_row_is_named_by_line_and_column(tmp_path, row, says):
 def test_bad_cells_of_columns_that_may_be_there(tmp_path):
     refused(tmp_path, f"{HEAD},node", f"{ROW},h200_3", says="line 2, column 'node': unknown node 'h200_3'")
     refused(tmp_path, f"{HEAD},dtype", f"{ROW},int8", says="line 2, column 'dtype': unknown dtype 'int8'")
-    refused(tmp_path, f"{HEAD},ranks", f"{ROW},9", says="line 2, column 'ranks': 9, but node mi300x_8 has 8")
+    refused(tmp_path, f"{HEAD},ranks", f"{ROW},9", says="line 2, column 'ranks': 9 ranks, but node mi300x_8 has 8")
     refused(tmp_path, f"{HEAD},ranks", f"{ROW},0", says="line 2, column 'ranks'")
 
 

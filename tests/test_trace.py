@@ -381,6 +381,17 @@ def test_rocm_whose_ids_are_those_of_launches(trace):
     assert found.compute_s == us(30 + 10 + 20 + 7 + 7 + 9 + 5)
 
 
+def test_rocm_whose_ids_are_those_of_launches_without_shapes(trace):
+    """No operator is known then; launches still have the sizes."""
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "tid": 9, "ts": 5, "dur": 1}
+    found = trace(
+        launch | {"args": {"External id": 25, "grid dim": [4, 1, 1], "block dim": [256, 1, 1]}},
+        {"ph": "X", "cat": "kernel", "name": CIJK, "pid": 2, "tid": 1, "ts": 9, "dur": 3, "args": {"External id": 25}},
+    )
+    assert found.gemm_s == us(3)
+    assert record(Path(found.file)).kernels == [Kernel(names.GEMM, CIJK, (4, 1, 1), (256, 1, 1))]
+
+
 def test_the_operator_that_launched_is_the_innermost_in_time(trace):
     launch = {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "tid": 9, "dur": 1}
     kernels = [kernel(CIJK, 1000 * i, 10, **{"External id": i}) for i in (1, 2, 3)]
@@ -447,7 +458,7 @@ def test_an_overlap_as_the_model_knows_it(overlapped):
         ({"types": ["double"] * 2}, "no GEMM of such elements"),
         ({"told": {**SENT, "Collective name": "allreduce"}}, "this is all-reduce"),
         ({"told": {**SENT, "dtype": "?"}}, "does not say how many bytes"),
-        ({"told": {**SENT, "Group size": 16}}, "among 16 ranks, and mi300x_8 has 8"),
+        ({"told": {**SENT, "Group size": 16}}, "collective: 16 ranks, but node mi300x_8 has 8"),
     ],
 )
 def test_where_there_is_no_advice_a_sentence_says_why(overlapped, how, part):

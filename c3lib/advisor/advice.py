@@ -181,8 +181,7 @@ def advise_all(
     """
     there = load_node(node) if isinstance(node, str) else node
     for scenario in scenarios:
-        if scenario.collective.ranks > there.ranks:
-            raise C3Error(f"collective: {scenario.collective.ranks} ranks, but node {there.name} has {there.ranks}")
+        there.check_ranks(scenario.collective.ranks)
     if not scenarios:
         return []
     names = offered(strategies)

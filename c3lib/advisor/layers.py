@@ -55,8 +55,7 @@ class Parallelism:
 
     def check(self, model: Model, node: Node) -> None:
         """Raises :class:`C3Error` unless the model can be spread so over the node."""
-        if self.ranks > node.ranks:
-            raise C3Error(f"fsdp x tp x ep: {self.ranks} ranks needed, but node {node.name} has {node.ranks}")
+        node.check_ranks(self.ranks, "fsdp x tp x ep")
         if self.ranks == 1:
             raise C3Error("one rank alone sends nothing: give fsdp, tp or ep a degree of at least 2")
         for key, heads in model.heads.items():

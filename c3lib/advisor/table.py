@@ -180,8 +180,7 @@ def _pair(path: Path, where: str, cells: dict[str, Any], size: str, node: str, d
             cells[column] = _READ[column](column, cells[column])
     there = load_node(node if "node" in empty else cells["node"])
     ranks = there.ranks if "ranks" in empty else cells["ranks"]
-    if ranks > there.ranks:
-        raise C3Error(f"{path}, {where}, column 'ranks': {ranks}, but node {there.name} has {there.ranks}")
+    there.check_ranks(ranks, f"{path}, {where}, column 'ranks'")
     gemm = Gemm(cells["m"], cells["n"], cells["k"], dtype if "dtype" in empty else cells["dtype"])
     return there.name, Scenario(where, gemm, Collective(cells["collective"], cells[size], ranks))
 

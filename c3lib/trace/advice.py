@@ -42,8 +42,7 @@ def pair(overlap: Overlap, node: Node) -> tuple[Gemm, Collective]:
         raise C3Error(f"the model knows {' and '.join(COLLECTIVES)}, and this is {what}")
     if not transfer.nbytes or not transfer.ranks:
         raise C3Error(f"the trace does not say how many bytes this {transfer.collective} moves among how many ranks")
-    if transfer.ranks > node.ranks:
-        raise C3Error(f"it runs among {transfer.ranks} ranks, and {node.name} has {node.ranks}")
+    node.check_ranks(transfer.ranks)
     return Gemm(m, n, k, dtype), Collective(transfer.collective, transfer.nbytes, transfer.ranks)
 
 
