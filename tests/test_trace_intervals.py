@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from c3lib.trace.intervals import covered, together, within
+from c3lib.trace.intervals import covered, groups, together, within
 
 intervals = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)).map(lambda one: (one[0], sum(one))), max_size=12)
 
@@ -45,3 +45,9 @@ def test_nanoseconds_since_1970_are_exact():
     start, end = np.array([1_790_857_026_000_000_001]), np.array([1_790_857_026_000_000_004])
     assert covered(start, end).length == 3
     assert within(covered(start, end), start + 1, end + 5).tolist() == [2]
+
+
+@given(st.lists(st.integers(-3, 3), max_size=12))
+def test_groups_are_the_places_of_each_value(key):
+    found = {one: places.tolist() for one, places in groups(np.array(key, np.int64)).items()}
+    assert found == {one: [place for place, value in enumerate(key) if value == one] for one in sorted(set(key))}

@@ -61,4 +61,5 @@ def groups(key: Times) -> dict[int, Times]:
     """The places of each value of ``key``, in order."""
     order = np.argsort(key, kind="stable")
     known, first = np.unique(key[order], return_index=True)
-    return dict(zip(known.tolist(), np.split(order, first[1:]), strict=True))
+    ends = np.append(first[1:], key.size)[: first.size]  # of no values there are no groups
+    return {one: order[begin:end] for one, begin, end in zip(known.tolist(), first, ends, strict=True)}
