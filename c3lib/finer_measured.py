@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from c3lib.errors import C3Error
 from c3lib.ficco import FINER, SCHEDULES, build
 from c3lib.ficco.sets import Row
 from c3lib.finer import schedule_rows
@@ -13,7 +14,7 @@ from c3lib.metrics import fraction_of_ideal, ideal_speedup, median_interval
 from c3lib.model.order import loss_free
 from c3lib.model.pipeline import simulate
 from c3lib.results import publishable
-from c3lib.schedule_score import TRANSPORT_OF, problem_of
+from c3lib.schedule_score import TRANSPORT_OF, problem_of, require_comparable
 
 BASELINE = "serial"
 
@@ -28,17 +29,23 @@ def reduced(rows: pd.DataFrame) -> pd.DataFrame:
     ``model_speedup``: from the node's constants alone.
 
     Raises:
-        C3Error: no rows, or some whose result was not checked.
+        C3Error: no rows, some whose result was not checked, as :func:`c3lib.schedule_score.require_comparable`, or a
+            problem whose GEMM or exchange was not measured alone under ``serial``.
     """
     publishable(rows.assign(scenario=rows["problem"], strategy=rows["schedule"]))
     node = load_node(rows["node"].iloc[0])
+    where = f"measured table of {node.name}"
     keys = ("problem", "transport", "schedule")
-    both = rows[rows["lanes"] == "both"].sort_values("repetition")
+    both = require_comparable(rows, where).sort_values("repetition")
     serial = both[both["schedule"] == BASELINE].set_index(["problem", "transport", "repetition"])["time_s"]
     alone = rows[(rows["schedule"] == BASELINE) & (rows["sms_withheld"] == 0)].groupby(
         ["problem", "lanes", "transport"]
     )
     alone_s = alone["time_s"].median()
+    for name, transport in both[["problem", "transport"]].drop_duplicates().itertuples(index=False):
+        for lane, by in (("kernels", "none"), ("exchanges", transport)):
+            if (name, lane, by) not in alone_s.index:
+                raise C3Error(f"{where}: {name}: column lanes: no {lane} alone under serial, by transport {by}")
     about = both.drop_duplicates("problem").set_index("problem")
     problems = {name: problem_of(row) for name, row in zip(about.index, about.itertuples(), strict=True)}
     named = [Row(str(name), problem, "measured") for name, problem in problems.items()]

@@ -25,13 +25,12 @@ from c3lib.judge import PREDICTORS, WAYS
 from c3lib.measured import FOLDER, TRANSPORTS, read_measured, table_path
 from c3lib.model.pieces import lanes
 from c3lib.model.pipeline import Lanes, simulate
-from c3lib.schedule_score import problem_of
+from c3lib.schedule_score import TRANSPORT_OF, problem_of, require_comparable
 
 TABLE = "ficco"
 TARGET = 0.10
 """Mean absolute error that the project aims at, isolated times given."""
 
-_MODELLED = {"copy_engine": "dma", "sm_kernel": "cu"}
 _PROBLEM = ["problem", "collective", "m", "n", "k", "dtype", "ranks", "pieces", "piece_bytes"]
 _WHICH = [*_PROBLEM, "schedule"]
 
@@ -43,7 +42,8 @@ def cases(node: str, folder: Path = FOLDER) -> pd.DataFrame:
     all exchanges in a row, each alone.
 
     Raises:
-        C3Error: nothing measured, a row that failed its check, or a lane that was not measured alone.
+        C3Error: nothing measured, a row that failed its check, a lane that was not measured alone, or as
+            :func:`c3lib.schedule_score.require_comparable`.
     """
     rows, _ = read_measured(node, TABLE, folder)
     path = table_path(node, TABLE, folder)
@@ -55,16 +55,18 @@ def cases(node: str, folder: Path = FOLDER) -> pd.DataFrame:
         exchanges_s=rows["exchange_end_s"] - rows["exchange_start_s"],
     )
     parts = dict(list(rows.groupby("lanes")))
-    if "both" not in parts:
-        raise C3Error(f"{path}: holds no schedule with both lanes")
-    both = parts["both"].groupby([*_WHICH, "transport", "blocks", "sms_withheld"], sort=False)["time_s"]
+    both = require_comparable(rows, path).groupby([*_WHICH, "transport", "blocks", "sms_withheld"], sort=False)[
+        "time_s"
+    ]
     table = both.agg(measured_s="median", low_s="min", high_s="max", repetitions="size").reset_index()
     for lane, key in (("kernels", "sms_withheld"), ("exchanges", "transport")):
         if lane in parts:
             alone = parts[lane].groupby(["problem", "schedule", key])[f"{lane}_s"].median()
             table = table.join(alone, on=["problem", "schedule", key])
-        if lane not in parts or table[f"{lane}_s"].isna().any():
-            raise C3Error(f"{path}: holds schedules whose {lane} were not measured alone")
+        lacks = table if lane not in parts else table[~(table[f"{lane}_s"] > 0)]
+        if len(lacks):
+            first = f"{lacks.iloc[0]['problem']} under {lacks.iloc[0]['schedule']}"
+            raise C3Error(f"{path}: {first}: column lanes: its {lane} were not measured alone, or took no time")
     return table.assign(node=node, evidence="measured")
 
 
@@ -76,7 +78,7 @@ def modelled_lanes(rows: pd.DataFrame, node: str) -> list[Lanes]:
             build(row.schedule, problem_of(row))
             for row in rows.iloc[places].itertuples()  # its rank 0, as was measured
         ]
-        for place, lane in zip(places, lanes(programs, there, _MODELLED[str(transport)]), strict=True):
+        for place, lane in zip(places, lanes(programs, there, TRANSPORT_OF[str(transport)]), strict=True):
             found[place] = lane
     return found.tolist()
 
@@ -156,5 +158,7 @@ def _score(rows: pd.DataFrame) -> dict:
 def verdict(scores: pd.DataFrame) -> dict:
     """The project's target beside what the model reaches over all that overlaps, isolated times given."""
     mine = scores[(scores["way"] == "isolated") & (scores["predictor"] == "model") & (scores["group"] == "overlapped")]
+    if mine.empty:
+        raise C3Error("scores: expected those of the model over all that overlaps, lanes given, got none")
     mean = float(mine["mean"].iloc[0])
     return {"group": "overlapped", "target": TARGET, "mean": mean, "met": mean <= TARGET}

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import ficco_tables as made
 import numpy as np
+import pandas as pd
 import pytest
 
 from c3lib import measured as store
@@ -21,6 +22,7 @@ from c3lib.files import ROOT
 from c3lib.finer_measured import best, reduced
 from c3lib.model.losses import loss_rows
 from c3lib.results import write_table
+from c3lib.schedule_score import score_measured
 
 
 def written(folder, **tables):
@@ -119,6 +121,87 @@ def test_no_row_whose_result_was_not_checked_is_reduced():
 
 
 # --- schedules that ran ---
+
+
+def _set(column, value, **where):
+    """Changes a table: ``column`` becomes ``value`` in the first row that is as ``where`` says."""
+
+    def change(rows):
+        mine = np.logical_and.reduce([rows[name] == told for name, told in where.items()])
+        rows = rows.astype({column: object}) if isinstance(value, str) else rows.copy()
+        rows.loc[rows.index[mine][0], column] = value
+        return rows
+
+    return change
+
+
+FIRST = {"problem": "g14-r1", "lanes": "both", "transport": "sm_kernel", "schedule": "shard_p2p"}
+DAMAGED = {
+    "a schedule that nobody knows": (_set("schedule", "fastest", **FIRST), "schedule must be one of .*, not 'fastest'"),
+    "a collective that nobody knows": (
+        lambda rows: rows.assign(collective=rows["collective"].where(rows["problem"] != "g14-r1", "broadcast")),
+        "collective must be one of all-gather, all-to-all, not 'broadcast'",
+    ),
+    "another transport": (_set("transport", "pigeon", **FIRST), "transport must be one of .*, not 'pigeon'"),
+    "no time": (_set("time_s", 0.0, **FIRST), r"time_s must be above 0, not 0\.0"),
+    "time that went back": (_set("time_s", -1.0, **FIRST), r"time_s must be above 0, not -1\.0"),
+    "time without end": (_set("time_s", float("inf"), **FIRST), "time_s must be above 0, not inf"),
+    "a time that is not there": (_set("time_s", float("nan"), **FIRST), "time_s must be above 0, not nan"),
+    "two shapes": (_set("n", 1, **FIRST), "n must be the same in all rows of a problem, not 1"),
+    "two numbers of pieces": (_set("pieces", 3, **FIRST), "pieces must be the same in all rows of a problem, not 3"),
+    "two dtypes": (_set("dtype", "fp8", **FIRST), "dtype must be the same in all rows of a problem, not 'fp8'"),
+    "one rank": (
+        lambda rows: rows.assign(ranks=rows["ranks"].where(rows["problem"] != "g14-r1", 1)),
+        "columns collective, m, n, k, dtype, ranks, pieces: ranks: .* needs 2 to 64, not 1",
+    ),
+    "a run that is there twice": (
+        lambda rows: pd.concat([rows, rows[np.logical_and.reduce([rows[k] == v for k, v in FIRST.items()])][:1]]),
+        "repetition must name each run once, not 0",
+    ),
+    "a repetition without serial": (
+        lambda rows: rows[
+            (rows["problem"] != "g14-r1") | (rows["schedule"] != "serial") | (rows["repetition"] != 3)
+            | (rows["transport"] != "sm_kernel")
+        ],
+        "repetition must be one in which serial ran too, not 3",
+    ),
+    "no serial": (
+        lambda rows: rows[(rows["problem"] != "g14-r1") | (rows["schedule"] != "serial")],
+        "repetition must be one in which serial ran too, not 0",
+    ),
+    "nothing but serial": (
+        lambda rows: rows[(rows["problem"] != "g14-r1") | (rows["schedule"] == "serial")],
+        "column schedule: nothing but serial by some transport",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_table_is_refused_in_one_sentence_by_all_who_read_it(damage):
+    change, says = DAMAGED[damage]
+    rows = change(table_of("raw"))
+    node = ficco_losses.load_node(made.NODE)
+    for read in (reduced, lambda table: score_measured(node, table), ficco_heuristic.finding_measured):
+        with pytest.raises(C3Error, match=rf"^measured table.*: g14-r1.*: {says}"):
+            read(rows)
+
+
+@pytest.mark.parametrize(("lane", "by"), [("kernels", "none"), ("exchanges", "sm_kernel")])
+def test_a_lane_that_was_not_measured_alone_is_named(lane, by):
+    rows = made.schedules()
+    mine = (rows["problem"] == "g14-r1") & (rows["lanes"] == lane) & (rows["schedule"] == "serial")
+    says = f"measured table of h200_1: g14-r1: column lanes: no {lane} alone under serial, by transport {by}$"
+    with pytest.raises(C3Error, match=says):
+        reduced(rows[~mine | (rows["transport"] != by)])
+
+
+def test_a_table_without_finer_grain_schedules_says_so():
+    rows = made.schedules()
+    table = reduced(rows[rows["schedule"].isin(("serial", "shard_p2p"))])
+    assert best(table).empty
+    text = ficco_measured.finding(table)
+    assert "copy engine: no finer-grain schedule was measured" in text
+    assert ficco_measured.speedups(table)
 
 
 def test_speedups_are_those_of_the_repetitions_and_the_models_error_is_the_factor_put_in():

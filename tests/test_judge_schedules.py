@@ -104,13 +104,27 @@ def test_stretched_lanes_take_the_given_times():
     ("change", "sentence"),
     [
         (lambda rows: rows.assign(verified=False), "one under serial failed its check, so it judges nothing"),
-        (lambda rows: rows[rows["lanes"] != "kernels"], "holds schedules whose kernels were not measured alone"),
+        (lambda rows: rows[rows["lanes"] != "kernels"], "one under serial: .*: its kernels were not measured alone"),
+        (
+            lambda rows: rows[(rows["lanes"] != "exchanges") | (rows["schedule"] != "shard_p2p")],
+            "one under shard_p2p: column lanes: its exchanges were not measured alone",
+        ),
+        (lambda rows: rows.assign(gemm_end_s=rows["gemm_start_s"]), "its kernels were not measured alone, or took no"),
+        (lambda rows: rows[rows["schedule"] == "serial"], "ficco.csv: one: column schedule: nothing but serial"),
+        (lambda rows: rows[rows["schedule"] != "serial"], "ficco.csv: one .*: repetition must be one in which serial"),
+        (lambda rows: pd.concat([rows, rows.iloc[:1]]), "ficco.csv: one .*: repetition must name each run once, not 0"),
         (lambda rows: rows[rows["lanes"] != "both"], "holds no schedule with both lanes"),
     ],
 )
 def test_tables_that_judge_nothing_are_refused(tmp_path, change, sentence):
     with pytest.raises(C3Error, match=sentence):
         cases(NODE, written(tmp_path, change))
+
+
+def test_without_what_overlaps_there_is_no_verdict(tmp_path):
+    scores = scorecard(judge(NODE, written(tmp_path)))
+    with pytest.raises(C3Error, match="scores: expected those of the model over all that overlaps"):
+        verdict(scores[scores["group"] == "all"])
 
 
 def test_the_way_and_the_target_are_named():

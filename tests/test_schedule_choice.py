@@ -425,7 +425,8 @@ def test_what_one_gpu_measured_is_told_as_it_is():
         (_measured().drop(columns=["pieces", "m"]), "measured table: missing column m, pieces"),
         (_measured(verified=False), "were not verified"),
         (_measured(transport="carrier"), "transport must be one of copy_engine, sm_kernel, not 'carrier'"),
-        (_measured(lanes="kernels"), "no row to score"),
+        (_measured(lanes="kernels"), "holds no schedule with both lanes"),
+        (_measured().iloc[:0], "holds no schedule with both lanes"),
     ],
 )
 def test_what_cannot_be_scored_is_said(table, says):

@@ -130,6 +130,9 @@ def finding(rows: pd.DataFrame) -> style.Finding:
     for transport in _panels(rows):
         part = rows[rows["transport"] == transport]
         winner = best(part).set_index("problem")
+        if winner.empty:
+            parts.append(f"{TRANSPORTS[transport]}: no finer-grain schedule was measured")
+            continue
         top = winner.loc[winner["speedup"].idxmax()]
         large = winner[winner["piece_bytes"] >= LARGE]
         text = (
