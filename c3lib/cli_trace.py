@@ -66,6 +66,9 @@ def export(
     node: NodeName = "mi300x_8",
     dtype: Annotated[str, typer.Option(help="Elements of the GEMM: bf16, fp16, fp32 or fp8.")] = "bf16",
     strategy: Annotated[str, typer.Option(metavar="NAME", help="How the collective runs beside it.")] = "conccl",
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Of the model: behind it each kernel alone, so that slowdowns show.")
+    ] = False,
     measured: Annotated[
         str, typer.Option("--measured", metavar="NODE", help="In place of the model: what was measured there.")
     ] = "",
@@ -91,7 +94,8 @@ def export(
 
     model = {"--gemm": gemm, "--collective": collective, "--size": size}
     if measured:
-        _refuse({name: value for name, value in model.items() if value}, "with --measured, which takes --scenario")
+        given: dict[str, object] = {**model, "--alone": alone or None}
+        _refuse({name: value for name, value in given.items() if value}, "with --measured, which takes --scenario")
         if not scenario:
             raise C3Error("--scenario: say which of the suite that was measured; c3 suite lists them")
         built = exporting.measured(measured, scenario, strategy, repetition)
@@ -104,7 +108,7 @@ def export(
 
         there = load_node(node)
         what = Gemm.parse(gemm, dtype), Collective(collective, parse_size(size), there.ranks)
-        built = exporting.modelled(*what, there, strategy)
+        built = exporting.modelled(*what, there, strategy, alone=alone)
     exporting.write(built, out)
     found = analyzed([out])
     text = f"wrote {out}: open it in ui.perfetto.dev\n\n{page.text(found, [], 10)}"

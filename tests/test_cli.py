@@ -71,14 +71,15 @@ def one_sentence(result, *parts: str) -> None:
 
 
 @pytest.mark.parametrize("words", [words for words, _ in commands()], ids=" ".join)
-def test_help_teaches_by_one_example_that_runs(words):
+def test_help_teaches_by_one_example_that_runs(words, tmp_path):
     text = invoke(*words, "--help").stdout
     examples = re.findall(r"^ +(c3 .+)$", text, re.M)
     if words in (["model"], ["trace"]):  # a group names its commands
         assert {"model": "params", "trace": "analyze"}[words[0]] in text
         return
     assert len(examples) == 1
-    result = invoke(*examples[0].split()[1:])
+    # A folder of an earlier version's sweep would be refused, as it should be.
+    result = invoke(*examples[0].replace("build/sweep", str(tmp_path / "sweep")).split()[1:])
     if words == ["measure"]:  # needs a GPU of its own; where there is none it says so, and the device tier runs it
         assert result.exit_code == 2
         assert result.stderr.startswith("c3: backend cuda: ")

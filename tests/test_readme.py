@@ -37,6 +37,22 @@ def test_every_make_command_has_its_target(command):
     assert result.returncode == 0, result.stderr
 
 
+def test_json_is_had_by_the_commands_that_are_said_to_have_it():
+    import typer
+
+    from c3lib.cli import app
+
+    def commands(command, words=()):
+        yield " ".join(words), {option for parameter in command.params for option in parameter.opts}
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from commands(inner, (*words, name))
+
+    all_of_them = dict(commands(typer.main.get_command(app), ("c3",)))
+    groups = {words.rsplit(" ", 1)[0] for words in all_of_them if " " in words}
+    without = {words for words, options in all_of_them.items() if "--json" not in options} - groups
+    assert re.findall(r"`--json`, but for\s+`(.+?)`", TEXT) == sorted(without)
+
+
 def test_no_other_kind_of_command():
     assert {line.split()[0] for line in SHELL if line} <= {"make", "c3"}
 

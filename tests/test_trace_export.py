@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -11,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import c3lib
 from c3lib.cli import app
 from c3lib.errors import C3Error
 from c3lib.files import ROOT
 from c3lib.hardware import load_node
 from c3lib.measured import measured_nodes, read_measured
+from c3lib.model import kernels
 from c3lib.model.timeline import timeline
 from c3lib.strategy import STRATEGIES
 from c3lib.trace import export
@@ -175,11 +178,67 @@ def test_gzipped_by_name_and_the_same_bytes_each_time(tmp_path):
     assert json.loads(gzip.decompress(packed[0])) == json.loads(export.write(trace, tmp_path / "t.json").read_text())
 
 
+@settings(max_examples=20, deadline=None)
+@given(runs)
+def test_alone_behind_it_each_kernel_takes_what_it_takes_without_the_other(tmp_path_factory, run):
+    """Slowdowns of the trace are the model's: its time beside the other over its time alone, both without start-up."""
+    gemm, collective, node, strategy = run
+    there = load_node(node)
+    path = export.write(export.modelled(*run, alone=True), tmp_path_factory.mktemp("alone") / "t.json")
+    (found,) = analyze([path])
+    rows = timeline(Scenario("any", gemm, collective), there, strategy)
+    start, end = interval_ns(rows, "gemm")
+    some, other = kernels.batch([Scenario("any", gemm, collective)], there)
+    gemm_s = kernels.gemm_time_s(some, there.gpu.cus, there)[0] - there.gpu.launch_us * 1e-6
+    assert found.gemm_s == pytest.approx((end - start) * 1e-9 + gemm_s, abs=2e-9)
+    if not found.overlaps:
+        return
+    (overlap,) = found.overlaps
+    assert (overlap.runs, overlap.gemm_alone_runs, overlap.transfer_alone_runs) == (1, 1, 1)
+    by_dma = STRATEGIES[strategy].transport == "dma"
+    whole_s, latency_s = (
+        (kernels.dma_collective_time_s(other, there), kernels.dma_latency_s(other, there))
+        if by_dma
+        else (kernels.library_time_s(other, there), kernels.cu_collective_latency_s(other, there))
+    )
+    assert overlap.gemm_alone_s == pytest.approx(gemm_s, abs=2e-9)
+    assert overlap.transfer_alone_s == pytest.approx(whole_s[0] - latency_s[0], abs=2e-9)
+    assert overlap.lost_s == pytest.approx((end - start) * 1e-9 - gemm_s, abs=4e-9)
+
+
 def test_the_example_of_the_documentation_is_what_the_model_says():
-    """Renew it by: c3 trace export (with the words of MODEL) --strategy c3_base --out docs/traces_example.json"""
-    kept, now = json.loads(EXAMPLE.read_text()), export.modelled(*LONG, "mi300x_8", "c3_base")
+    """Renew: c3 trace export (the words of MODEL) --strategy c3_base --alone --out docs/traces_example.json"""
+    kept, now = json.loads(EXAMPLE.read_text()), export.modelled(*LONG, "mi300x_8", "c3_base", alone=True)
     assert kept["traceEvents"] == now["traceEvents"]
     assert kept["c3lib"] | {"version": ""} == now["c3lib"] | {"version": ""}
+    assert all("(modelled)" in name for name in labelled(kept))
+
+
+def test_the_example_shows_what_the_readme_promises():
+    """Exposed communication, and what the overlap costs: as c3 explain has it, which counts start-up too."""
+    (found,) = analyze([EXAMPLE])
+    (overlap,) = found.overlaps
+    explained = c3lib.explain(*LONG, "mi300x_8")
+    row = next(row for row in explained.outcomes if row.strategy == "c3_base")
+    assert overlap.gemm_slowdown == pytest.approx(row.gemm_slowdown, rel=0.01)
+    assert overlap.transfer_slowdown == pytest.approx(row.collective_slowdown, rel=0.01)
+    assert overlap.lost_s > 0.2 * explained.gemm_alone_s
+    assert found.communication.exposed_s > 0
+    text = CliRunner().invoke(app, ["trace", "analyze", str(EXAMPLE)]).stdout
+    assert "never" not in text
+    assert f"{overlap.gemm_slowdown:.2f}" in text
+    assert f"{overlap.lost_s * 1e3:.3f}" in text
+
+
+def test_the_page_says_how_far_a_span_is_from_explain(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "traces.md").read_text()
+    (found,) = analyze([export.write(export.modelled(*LONG, "mi300x_8", "conccl"), tmp_path / "t.json")])
+    explained = c3lib.explain(*LONG, "mi300x_8")
+    row = next(row for row in explained.outcomes if row.strategy == "conccl")
+    assert f"({found.span_s * 1e3:.3f} ms in place of {row.time_s * 1e3:.3f} ms for `conccl`" in page
+    monkeypatch.chdir(tmp_path)
+    exec(re.findall(r"```python\n(.+?)```", page, re.S)[-1], {})  # the page's own text
+    assert analyze([tmp_path / "run.json"])[0].overlaps[0].gemm_slowdown > 1
 
 
 # --- the command ---

@@ -16,10 +16,11 @@ import numpy as np
 import pandas as pd
 
 from c3lib import __version__
-from c3lib.errors import C3Error, unknown
+from c3lib.errors import unknown
 from c3lib.files import write_bytes
 from c3lib.hardware import Node, load_node
 from c3lib.measured import ENGINE_DRIVEN, TRANSPORTS, read_measured
+from c3lib.model import kernels
 from c3lib.model.timeline import timeline
 from c3lib.results import publishable
 from c3lib.strategy import strategy
@@ -30,15 +31,18 @@ from c3lib.workload import Collective, Gemm, Scenario
 _GEMM, _COLLECTIVE, _ENGINES = 1, 2, 10  # numbers of tracks
 
 
-def modelled(gemm: Gemm, collective: Collective, node: Node | str, strategy_name: str) -> dict[str, Any]:
+def modelled(
+    gemm: Gemm, collective: Collective, node: Node | str, strategy_name: str, *, alone: bool = False
+) -> dict[str, Any]:
     """The model's timeline of a GEMM beside a collective on one GPU, under a strategy, as a trace.
+
+    ``alone``: behind it the GEMM and then the collective again, each by itself, so that the trace tells slowdowns.
 
     Raises:
         C3Error: unknown node or strategy, or more ranks than the node has.
     """
     there = load_node(node) if isinstance(node, str) else node
-    if collective.ranks > there.ranks:
-        raise C3Error(f"collective: {collective.ranks} ranks, but node {there.name} has {there.ranks}")
+    there.check_ranks(collective.ranks)
     rows = timeline(Scenario("exported", gemm, collective), there, strategy_name)
     by_dma = strategy(strategy_name).transport == "dma"
     label = "modelled"
@@ -61,8 +65,25 @@ def modelled(gemm: Gemm, collective: Collective, node: Node | str, strategy_name
         name = row.phase if row.rate == 0 else f"{row.phase}: {row.rate:.0%} of its rate alone, by {row.limited_by}"
         events.append(_slice(name, "phase", track, row.start_s, row.end_s, {}))
     events += _counters(rows, collective, there, label)
-    about = {"strategy": strategy_name, "gemm": f"{gemm} {gemm.dtype}"}
+    if alone:
+        events += _alone(gemm, collective, there, by_dma, label, float(rows["end_s"].max()))
+    about = {"strategy": strategy_name, "gemm": f"{gemm} {gemm.dtype}", "alone_behind": alone}
     return _trace(events, there, label, about | {"collective": f"{collective.kind} of {collective.nbytes} bytes"})
+
+
+def _alone(
+    gemm: Gemm, collective: Collective, node: Node, by_dma: bool, label: str, start_s: float
+) -> Iterator[dict[str, Any]]:
+    """Both kernels by themselves, one after the other; each begins when it has started up, as beside the other."""
+    some, other = kernels.batch([Scenario("alone", gemm, collective)], node)
+    start_s += node.gpu.launch_us * 1e-6
+    end_s = start_s + float(kernels.gemm_time_s(some, node.gpu.cus, node)[0]) - node.gpu.launch_us * 1e-6
+    yield _gemm(gemm, label, start_s, end_s)
+    if collective.sent_bytes > 0:
+        latency_s = float((kernels.dma_latency_s if by_dma else kernels.cu_collective_latency_s)(other, node)[0])
+        whole_s = float(kernels.own_time_s(other, node, "dma" if by_dma else "cu")[0])
+        name = f"{collective.kind} ({label})"
+        yield _transfer(collective, name, by_dma, _COLLECTIVE, end_s + latency_s, end_s + whole_s)
 
 
 def measured(node: str, scenario: str, strategy_name: str, repetition: int | None = None) -> dict[str, Any]:
