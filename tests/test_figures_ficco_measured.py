@@ -286,6 +286,24 @@ def test_measured_losses_are_the_models_and_what_was_added():
     assert shard.loc[("k", 64), "value"].to_numpy() == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: pd.concat([rows, rows.iloc[7:8]]), "g1, gemm cut .* column repetition names a run that is there"),
+        (
+            lambda rows: rows.assign(time_s=rows["time_s"].where(rows.index != 7, 0.0)),
+            "g1, .* time_s must be above 0: 0",
+        ),
+        (lambda rows: rows.assign(time_s=rows["time_s"].where(rows.index != 7)), "g1, .* time_s must be above 0: nan"),
+        (lambda rows: rows[(rows["beside"] == "nothing") & (rows["parts"] == 1)], "no run that is cut, or beside"),
+        (lambda rows: rows[rows["beside"] != "nothing"], "no run that is cut, or beside another, has one"),
+    ],
+)
+def test_a_damaged_table_of_losses_is_refused(change, says):
+    with pytest.raises(C3Error, match=f"^measured table of losses of h200_1: {says}"):
+        ficco_losses_measured.reduced(change(made.losses(problems=("g1",))))
+
+
 def test_a_loss_without_what_it_is_compared_with_is_left_out():
     rows = made.losses(problems=("g1",))
     whole = (rows["measured"] == "gemm") & (rows["cut"] == "none") & (rows["beside"] == "nothing")

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from c3lib.errors import C3Error
 from c3lib.ficco.sets import PAPER_SET, load_problems
 from c3lib.figures import style
 from c3lib.figures.ficco_losses import AXES, WAYS, factor_axis, row_axis
@@ -45,9 +46,12 @@ def reduced(rows: pd.DataFrame) -> pd.DataFrame:
     with all that it can use, at the same cut. Losses are medians over repetitions less 1.
 
     Raises:
-        C3Error: rows that no figure may show.
+        C3Error: rows that no figure may show, a run that is there twice, a time that is not above 0, or no run that is
+            cut or beside another and has one to compare it with.
     """
     style.shown(rows)
+    where = f"measured table of losses of {rows['node'].iloc[0]}"
+    _require_whole(rows, where)
     alone = rows[(rows["beside"] == "nothing") & ((rows["measured"] == "exchange") | (rows["sms_withheld"] == 0))]
     found = []
     for keys, part in rows.groupby(["problem", "measured", "cut", "parts", "beside", "transport"], sort=False):
@@ -72,6 +76,10 @@ def reduced(rows: pd.DataFrame) -> pd.DataFrame:
         about = dict(zip(("problem", "operation", "axis", "ways", "transport"),
                          (problem, operation, cut, parts, transport), strict=True))  # fmt: skip
         found.append({**about, "loss": loss, "value": np.median(ratio) - 1, "low": low - 1, "high": high - 1, **mhz})
+    if not found:
+        raise C3Error(
+            f"{where}: no run that is cut, or beside another, has one in the same repetition to compare it with"
+        )
     table = pd.DataFrame(found).assign(
         node=rows["node"].iloc[0], evidence=rows["evidence"].iloc[0], verified=True, repetitions=repetitions(rows)
     )
@@ -80,6 +88,19 @@ def reduced(rows: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(order=order).sort_values(["order", "ways", "transport", "operation"], kind="stable")
     table = table.drop(columns="order").reset_index(drop=True)
     return table.assign(model=_modelled(table))
+
+
+def _require_whole(rows: pd.DataFrame, where: str) -> None:
+    times = rows["time_s"]
+    runs = rows[["problem", "measured", "cut", "parts", "beside", "transport", "sms_withheld", "repetition"]]
+    for bad, column, what in (
+        (~((times > 0) & np.isfinite(times)), "time_s", "must be above 0"),
+        (runs.duplicated(), "repetition", "names a run that is there already"),
+    ):
+        if bad.any():
+            row = rows[bad].iloc[0]
+            run = f"{row['problem']}, {row['measured']} cut along {row['cut']} in {row['parts']} beside {row['beside']}"
+            raise C3Error(f"{where}: {run}: column {column} {what}: {row[column]:g}")
 
 
 def _alone(alone: pd.DataFrame, operation: str, problem: str, cut: str, parts: int, transport: str) -> pd.DataFrame:
