@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import c3lib
 from c3lib.advisor import margin as margins
-from c3lib.advisor.advice import SERIAL, advise_all
-from c3lib.advisor.options import SIZES, offered, options
+from c3lib.advisor.advice import advise_all
+from c3lib.advisor.options import SERIAL, SIZES, offered, options
 from c3lib.errors import C3Error
 from c3lib.explain import NOTHING
 from c3lib.files import ROOT

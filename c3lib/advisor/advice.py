@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from c3lib.advisor import page
 from c3lib.advisor.margin import Margin, margin
-from c3lib.advisor.options import SIZES, Options, best, break_even, fastest, offered, options, total
+from c3lib.advisor.options import SERIAL, Options, best, break_even, fastest, offered, options, total
 from c3lib.errors import C3Error
 from c3lib.explain import EVIDENCE, MATTERS, NOTHING
 from c3lib.hardware import Node, load_node
 from c3lib.model.blame import BLAME_TITLES, blame_s
 from c3lib.model.kernels import batch
 from c3lib.strategy import STRATEGIES
-from c3lib.terminal import WIDTH, paragraph
-from c3lib.workload import Collective, Gemm, Scenario, format_size
+from c3lib.workload import Collective, Gemm, Scenario
 
-SERIAL = "serial"
-"""The strategy of not overlapping: the GEMM, then the library's collective."""
+NO_BYTES = "The collective sends no bytes, so there is nothing to overlap."
 
 _HOW = {
     "c3_base": "no order and no set of CUs does better than a plain second stream",
@@ -91,10 +90,7 @@ class Advice:
     @property
     def fall_back(self) -> str:
         """From which sizes on overlap and DMA engines pay, in words."""
-        parts = {"overlap gains something": self.overlap_from_nbytes}
-        if self.overlap and self.dma_from_nbytes is not None:
-            parts["DMA engines are the better way"] = self.dma_from_nbytes
-        return "; ".join(f"{what} {self._from(size)}" for what, size in parts.items())
+        return page.fall_back(self)
 
     @property
     def unadvised(self) -> str:
@@ -102,7 +98,7 @@ class Advice:
         if self.unadvised_strategy is None:
             return ""
         gains = self.unadvised_speedup, self.unadvised_speedup_low, self.unadvised_speedup_high
-        return against(self.unadvised_strategy, *(gain for gain in gains if gain is not None))
+        return page.against(self.unadvised_strategy, *(gain for gain in gains if gain is not None))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON."""
@@ -110,47 +106,18 @@ class Advice:
         return asdict(self) | more
 
     def __str__(self) -> str:
-        title = (
-            f"{self.gemm} {self.gemm.dtype} beside {self.collective.kind} of {format_size(self.collective.nbytes)} "
-            f"over {self.collective.ranks} ranks on {self.node} ({self.evidence})"
-        )
-        lines = {"advice": self._what(), "gain": self._gain(), "else": self.unadvised}
-        lines |= {"fall back": self.fall_back, "why": self.reason}
-        wide = max(map(len, lines)) + 2
-        body = [
-            paragraph(text, WIDTH - wide).replace("\n", "\n" + " " * wide).join([f"{name:<{wide}}", ""])
-            for name, text in (lines | {"interval": self.uncertainty}).items()
-            if text
-        ]
-        return "\n".join([paragraph(title), "", *body])
-
-    def _what(self) -> str:
-        if not self.overlap:
-            return "do not overlap: run one after the other"
-        moved = "by DMA engines" if self.dma else "by the library's kernels"
-        kept = f"{self.cus_reserved} CUs withheld from the GEMM" if self.cus_reserved else "no CUs set aside"
-        return f"overlap by {self.strategy}: the collective {moved}, {kept}"
-
-    def _gain(self) -> str:
-        if not self.overlap:
-            return f"none; both take {self.serial_s * 1e3:.3f} ms"
-        unsure = "" if self.sure else "; it may be none, so measure before you rely on it"
-        return (
-            f"{self.speedup:.2f}x over serial ({self.speedup_low:.2f}x to {self.speedup_high:.2f}x): "
-            f"{self.time_s * 1e3:.3f} ms in place of {self.serial_s * 1e3:.3f} ms{unsure}"
-        )
-
-    @staticmethod
-    def _from(size: int | None) -> str:
-        if size is None:
-            return "at no size"
-        return f"from {format_size(size)} on" if size > SIZES[0] else f"from {format_size(size)} or less on"
+        return page.pair_text(self)
 
 
-def against(strategy: str, speedup: float, low: float, high: float) -> str:
-    """What overlap would give where it is not advised, in words."""
-    more = "; it may gain after all, so measure it where it matters" if high > 1 else ""
-    return f"overlapped all the same, by {strategy}: {speedup:.2f}x over serial ({low:.2f}x to {high:.2f}x){more}"
+class _Found(NamedTuple):
+    """What was found for a pair, row ``row`` of the options."""
+
+    row: int
+    fastest: int  # column of the fastest way to overlap
+    overlap: bool  # whether that gains
+    limits: list[str]  # what the fastest loses most to, in words
+    overlap_from_nbytes: int | None
+    dma_from_nbytes: int | None
 
 
 def advise(
@@ -189,7 +156,7 @@ def advise_all(
         raise C3Error("strategies: name at least one")
     member = np.arange(len(scenarios)) if groups is None else np.asarray(groups, int)
     found = options(scenarios, there, names)
-    chosen = best(found, member)[member]
+    pays = best(found, member)[member] >= 0
     # Why not: what the fastest of them loses. So the reason of serial is told of a strategy too.
     nearest = fastest(found, member)[member]
     sizes = np.array([scenario.collective.nbytes for scenario in scenarios], float)
@@ -198,75 +165,57 @@ def advise_all(
     from_overlap, from_dma = (part[member] for part in break_even(scenarios, there, names, shares, member))
     limits = _limits(scenarios, there, found, nearest)
     of = margin(there)
+    rows = zip(scenarios, nearest, pays, limits, from_overlap, from_dma, strict=True)
     return [
-        _advice(
-            scenario,
-            there,
-            found,
-            row,
-            (int(chosen[row]), int(nearest[row])),
-            of,
-            limits[row],
-            (int(from_overlap[row]) or None, int(from_dma[row]) or None),
-        )
-        for row, scenario in enumerate(scenarios)
+        _advice(pair, there, found, of, _Found(row, int(near), bool(gains), lost, int(every) or None, int(dma) or None))
+        for row, (pair, near, gains, lost, every, dma) in enumerate(rows)
     ]
 
 
-def _advice(
-    scenario: Scenario,
-    node: Node,
-    found: Options,
-    row: int,
-    columns: tuple[int, int],
-    of: Margin,
-    limits: list[str],
-    sizes: tuple[int | None, int | None],
-) -> Advice:
-    chosen, nearest = columns
-    name = SERIAL if chosen < 0 else found.strategies[chosen]
-    gemm_s, collective_s = float(found.gemm_alone_s[row]), float(found.collective_alone_s[row])
-    serial_s = gemm_s + collective_s
-    time_s = serial_s if chosen < 0 else float(found.time_s[row, chosen])
-    speedup = serial_s / time_s
+def _advice(scenario: Scenario, node: Node, every: Options, of: Margin, found: _Found) -> Advice:
+    row, overlap, sends = found.row, found.overlap, scenario.collective.sent_bytes > 0
+    fastest = every.strategies[found.fastest]
+    name = fastest if overlap else SERIAL
+    gemm_s, collective_s = float(every.gemm_alone_s[row]), float(every.collective_alone_s[row])
+    serial_s, fastest_s = gemm_s + collective_s, float(every.time_s[row, found.fastest])
+    time_s = fastest_s if overlap else serial_s
     longer_s = max(gemm_s, collective_s)
-    lost = float(found.time_s[row, nearest]) - longer_s > NOTHING * longer_s
+    lost = found.limits if fastest_s - longer_s > NOTHING * longer_s else []
     # Of what is advised, or is advised against.
-    low, high, source = of.factors(found.strategies[nearest], longer_s)
+    low, high, source = of.factors(fastest, longer_s)
     unadvised: dict[str, Any] = {}
-    if chosen < 0 and scenario.collective.sent_bytes > 0:
-        gain = serial_s / float(found.time_s[row, nearest])
-        unadvised = {"unadvised_strategy": found.strategies[nearest], "unadvised_speedup": gain}
+    if sends and not overlap:
+        gain = serial_s / fastest_s
+        unadvised = {"unadvised_strategy": fastest, "unadvised_speedup": gain}
         unadvised |= {"unadvised_speedup_low": gain * low, "unadvised_speedup_high": gain * high}
-    if chosen < 0:
-        low, high, source = 1.0, 1.0, source if unadvised else ""
-    if scenario.collective.sent_bytes == 0:
-        reason = "The collective sends no bytes, so there is nothing to overlap."
-    elif chosen < 0:
-        why = f"it loses to {limits[0]}" if lost and limits else "the shorter of the two is too short to matter"
-        reason = f"Even the fastest way to overlap, {found.strategies[nearest]}, gains nothing: {why}."
-    else:
-        rest = f"what is lost goes to {' and '.join(limits[:2])}" if lost and limits else "next to nothing is lost"
-        reason = f"{_HOW[name][0].upper()}{_HOW[name][1:]}; {rest}."
     return Advice(
         node=node.name,
         gemm=scenario.gemm,
         collective=scenario.collective,
         strategy=name,
-        dma=chosen >= 0 and STRATEGIES[name].transport == "dma",
-        cus_reserved=0 if chosen < 0 else int(found.cus[row, chosen]),
+        dma=overlap and STRATEGIES[name].transport == "dma",
+        cus_reserved=int(every.cus[row, found.fastest]) if overlap else 0,
         gemm_alone_s=gemm_s,
         collective_alone_s=collective_s,
         time_s=time_s,
-        speedup=speedup,
-        speedup_low=speedup * low,
-        speedup_high=speedup * high,
-        overlap_from_nbytes=sizes[0],
-        dma_from_nbytes=sizes[1],
-        reason=reason,
-        uncertainty=source,
+        speedup=serial_s / time_s,
+        speedup_low=serial_s / time_s * low if overlap else 1.0,
+        speedup_high=serial_s / time_s * high if overlap else 1.0,
+        overlap_from_nbytes=found.overlap_from_nbytes,
+        dma_from_nbytes=found.dma_from_nbytes,
+        reason=_reason(name, fastest, lost) if sends else NO_BYTES,
+        uncertainty=source if overlap or unadvised else "",
         **unadvised,
     )
+
+
+def _reason(name: str, fastest: str, lost: Sequence[str]) -> str:
+    """Why a strategy, or serial, of pairs that send bytes; ``lost``: what the fastest loses time to."""
+    if name == SERIAL:
+        why = f"it loses to {lost[0]}" if lost else "the shorter of the two is too short to matter"
+        return f"Even the fastest way to overlap, {fastest}, gains nothing: {why}."
+    rest = f"what is lost goes to {' and '.join(lost[:2])}" if lost else "next to nothing is lost"
+    return f"{_HOW[name][0].upper()}{_HOW[name][1:]}; {rest}."
 
 
 def _limits(scenarios: Sequence[Scenario], node: Node, found: Options, columns: NDArray) -> list[list[str]]:

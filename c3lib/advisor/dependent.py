@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from c3lib.advisor.advice import SERIAL
 from c3lib.advisor.layers import Work
+from c3lib.advisor.options import SERIAL
 from c3lib.explain import NOTHING
 from c3lib.ficco.problem import Problem
 from c3lib.ficco.sets import Row

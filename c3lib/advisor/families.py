@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from c3lib.advisor.model_config import Config, Experts, Layer, Matrix, Shape
+from c3lib.advisor.model_config import Config, Experts, Layer, Layers, Matrix, Shape
 from c3lib.errors import C3Error
 
 
@@ -21,7 +21,9 @@ def _gated(name: str, hidden: int, width: int, biases: bool = False) -> tuple[Ma
     )
 
 
-def _grouped_query(config: Config, hidden: int, qkv_bias: bool, norms: bool) -> tuple[tuple[Matrix, ...], int, dict]:
+def _grouped_query(
+    config: Config, hidden: int, qkv_bias: bool, norms: bool
+) -> tuple[tuple[Matrix, ...], int, dict[str, int]]:
     """Attention whose key and value heads are shared by groups of query heads: matrices, norm vectors, heads."""
     heads = config.count("num_attention_heads")
     kv_heads = config.count("num_key_value_heads", heads)
@@ -50,21 +52,21 @@ def _experts(config: Config, hidden: int, key: str, width: int) -> tuple[Experts
     return Experts(count, chosen, _gated("expert ", hidden, width)), count * hidden
 
 
-def _dense(config: Config, hidden: int, *, qkv_bias: bool = False, norms: bool = False):
+def _dense(config: Config, hidden: int, *, qkv_bias: bool = False, norms: bool = False) -> Layers:
     attention, vectors, heads = _grouped_query(config, hidden, qkv_bias, norms)
     mlp = _gated("", hidden, config.count("intermediate_size"), config.flag("mlp_bias"))
     layer = Layer("dense", attention, mlp, None, vectors)
     return lambda index: layer, heads
 
 
-def _mixtral(config: Config, hidden: int):
+def _mixtral(config: Config, hidden: int) -> Layers:
     attention, vectors, heads = _grouped_query(config, hidden, qkv_bias=False, norms=False)
     experts, router = _experts(config, hidden, "num_local_experts", config.count("intermediate_size"))
     layer = Layer("MoE", attention, (), experts, vectors + router)
     return lambda index: layer, heads
 
 
-def _qwen_moe(config: Config, hidden: int, *, qkv_bias: bool, norms: bool, shared: bool):
+def _qwen_moe(config: Config, hidden: int, *, qkv_bias: bool, norms: bool, shared: bool) -> Layers:
     attention, vectors, heads = _grouped_query(config, hidden, qkv_bias, norms)
     experts, router = _experts(config, hidden, "num_experts", config.count("moe_intermediate_size"))
     mlp: tuple[Matrix, ...] = ()
@@ -79,7 +81,7 @@ def _qwen_moe(config: Config, hidden: int, *, qkv_bias: bool, norms: bool, share
     return lambda index: dense if index in without or (index + 1) % step else sparse, heads
 
 
-def _deepseek(config: Config, hidden: int, *, router_bias: bool):
+def _deepseek(config: Config, hidden: int, *, router_bias: bool) -> Layers:
     """Multi-head latent attention: keys and values (and mostly queries) pass through a narrow matrix."""
     heads, nope, rope = (config.count(key) for key in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim"))
     value, latent = config.count("v_head_dim"), config.count("kv_lora_rank")

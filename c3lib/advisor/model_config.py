@@ -182,8 +182,11 @@ def read_model(path: Path | str) -> Model:
     return build(Config(path, keys), name, FAMILIES[name])
 
 
-Shape = Callable[[Config, int], tuple[Callable[[int], Layer], Mapping[str, int]]]
-"""A family: from a config and the hidden size to what makes layer ``i``, and the heads that must divide."""
+Layers = tuple[Callable[[int], Layer], Mapping[str, int]]
+"""What makes layer ``i`` (alike ones are one), and the heads that must divide by the tensor-parallel degree."""
+
+Shape = Callable[[Config, int], Layers]
+"""A family: the layers by a config and the hidden size."""
 
 
 def build(config: Config, family: str, shape: Shape) -> Model:

@@ -20,9 +20,11 @@ from c3lib.model.contention import predict, withheld_cus
 from c3lib.strategy import STRATEGIES, strategy
 from c3lib.workload import Scenario
 
+SERIAL = "serial"
+"""The strategy of not overlapping: the GEMM, then the library's collective."""
+
 SIZES = 2 ** np.arange(12, 33)
 """Total sizes at which break-even is looked for: 4 KiB to 4 GiB. A model that is off by a tenth earns no finer ones."""
-
 
 ROUNDING = 1e-9
 """Times that differ by less than this share are equal."""

@@ -10,20 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from c3lib.advisor.advice import SERIAL, Advice, advise_all, against
+from c3lib.advisor import page
+from c3lib.advisor.advice import Advice, advise_all
 from c3lib.advisor.dependent import finer
 from c3lib.advisor.layers import Parallelism, Work, works
 from c3lib.advisor.model_config import Model, read_model
-from c3lib.advisor.options import offered
+from c3lib.advisor.options import SERIAL, offered
 from c3lib.errors import C3Error, located, unknown
 from c3lib.explain import EVIDENCE
 from c3lib.hardware import Node, load_node
 from c3lib.model import kernels
-from c3lib.terminal import WIDTH, paragraph, table
-from c3lib.workload import DTYPE_BYTES, Collective, Scenario, format_size
-
-UNKNOWN = "interval not known"
-"""Of finer-grain schedules: the model's error is kept for whole kernels beside each other only."""
+from c3lib.workload import DTYPE_BYTES, Collective, Scenario
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class LayerAdvice:
             return ""
         names = ("unadvised_speedup", "unadvised_speedup_low", "unadvised_speedup_high")
         times = [sum(piece.serial_s / getattr(piece, name) for piece in self.pieces) for name in names]
-        return against(str(self.pieces[0].unadvised_strategy), *(self.serial_s / time_s for time_s in times))
+        return page.against(str(self.pieces[0].unadvised_strategy), *(self.serial_s / time_s for time_s in times))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON."""
@@ -110,49 +107,7 @@ class ModelAdvice:
         return asdict(self) | totals | {"layers": [layer.to_dict() for layer in self.layers]}
 
     def __str__(self) -> str:
-        how = self.parallelism
-        degrees = ", ".join(
-            f"{name.upper()} {getattr(how, name)}" for name in ("fsdp", "tp", "ep") if getattr(how, name) > 1
-        )
-        title = (
-            f"{Path(self.path).name}: {self.family}, {self.parameters / 1e9:.1f} billion parameters; {degrees}, "
-            f"{how.tokens} tokens, {self.dtype}, on {self.node}, forward pass ({self.evidence})"
-        )
-        gain, low, high = self.speedups
-        end = (
-            f"In all: {self.time_s * 1e3:.1f} ms in place of {self.serial_s * 1e3:.1f} ms for the GEMMs and "
-            f"collectives that need not wait for each other, {gain:.2f}x ({low:.2f}x to {high:.2f}x)."
-        )
-        sources = dict.fromkeys(piece.uncertainty for layer in self.free for piece in layer.pieces)
-        notes = [paragraph(end)] * bool(self.free) + [paragraph(f"Interval: {source}.") for source in sources if source]
-        return "\n\n".join([paragraph(title), *map(_text, self.layers), *(["\n".join(notes)] if notes else [])])
-
-
-def _text(layer: LayerAdvice) -> str:
-    sent = f"{format_size(layer.collective.nbytes)} over {layer.collective.ranks} ranks"
-    head = f"{layer.name}, in {layer.times} layer{'s' * (layer.times > 1)}: {layer.what}, {sent}"
-    header = ("GEMM", "m x n x k", "GEMM ms", "its share", "coll. ms", "strategy", "CUs withheld", "gain")
-    rows = [
-        (
-            name,
-            str(piece.gemm),
-            f"{piece.gemm_alone_s * 1e3:.3f}",
-            format_size(piece.collective.nbytes),
-            f"{piece.collective_alone_s * 1e3:.3f}",
-            layer.strategy,
-            None if layer.dependent else piece.cus_reserved,
-            f"{layer.speedup if layer.dependent else piece.speedup:.2f}x",
-        )
-        for name, piece in zip(layer.gemms, layer.pieces, strict=True)
-    ]
-    interval = f"{layer.speedup_low:.2f}x to {layer.speedup_high:.2f}x" if not layer.dependent else UNKNOWN
-    gain = f"{layer.speedup:.2f}x over serial ({interval}): " if layer.strategy != SERIAL else ""
-    notes = [f"{gain}{layer.reason}"]
-    if not layer.dependent:
-        if layer.unadvised:
-            notes.append(f"{layer.unadvised[0].upper()}{layer.unadvised[1:]}.")
-        notes.append(f"Fall back: {layer.pieces[0].fall_back}.")
-    return "\n".join([paragraph(head), table(header, rows, WIDTH + 20), *map(paragraph, notes)])
+        return page.model_text(self)
 
 
 def advise_model(

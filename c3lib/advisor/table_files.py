@@ -188,7 +188,10 @@ def to_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
 def to_parquet(
     path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]
 ) -> bytes:
-    """``types`` are of columns that may be empty as a whole, so that cells do not tell."""
+    """The columns of the rows as a Parquet file; ``types`` are of those that may be empty, so that no cell tells.
+
+    Raises :class:`C3Error` for cells of one column that have no common type, and without pyarrow.
+    """
     arrow, parquet = _arrow(path)
     try:
         table = arrow.table({name: arrow.array([row[name] for row in rows], types.get(name)) for name in columns})
