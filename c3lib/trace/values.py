@@ -34,7 +34,7 @@ def time_ns(event: dict[str, Any], key: str) -> int:
         found = int(whole + part.ljust(3, "0")) if plain else _rounded(text)
         if found is not None and abs(found) <= LATEST_NS:
             return found
-    raise Wrong(f"{key!r} must be a number of microseconds, not {clean(value)[:40]}")
+    raise Wrong(f"{key!r} must be a number of microseconds within {LATEST_NS / 1e3:g} of 0, not {clean(value)[:40]}")
 
 
 def _rounded(text: str) -> int | None:
