@@ -47,10 +47,7 @@ def run_suite(
     _refuse_twice("scenario", [scenario.name for scenario in scenarios])
     _refuse_twice("strategy", [how.name for how in chosen])
     for scenario in scenarios:
-        if scenario.collective.ranks > node.ranks:
-            raise C3Error(
-                f"run: scenario {scenario.name!r} wants {scenario.collective.ranks} ranks, {node.name} has {node.ranks}"
-            )
+        node.check_ranks(scenario.collective.ranks, f"run: scenario {scenario.name!r}")
     if backend != "model":  # a model can be asked about any sizes; what is measured stands for a suite on a node
         require_sized(label, node)
     runner = open_backend(backend, node, label)

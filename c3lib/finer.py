@@ -64,8 +64,7 @@ def schedule_rows(
 def require_possible(node: Node, rows: Sequence[Row], transports: Sequence[str]) -> None:
     """Raises :class:`C3Error` where a problem needs more ranks than the node has, or a transport is unknown."""
     for row in rows:
-        if row.problem.ranks > node.ranks:
-            raise C3Error(f"{row.name}: needs {row.problem.ranks} ranks, and {node.name} has {node.ranks}")
+        node.check_ranks(row.problem.ranks, row.name)
     for transport in transports:
         if transport not in TRANSPORTS:
             raise unknown("transport", transport, TRANSPORTS)

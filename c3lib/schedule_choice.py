@@ -119,8 +119,7 @@ def case_of(problem: Problem, node: Node, transport: str) -> Case:
     """The problem as the rank sees it that the others wait for. Raises as :func:`choose`."""
     if transport not in TRANSPORTS:
         raise unknown("transport", transport, TRANSPORTS)
-    if problem.ranks > node.ranks:
-        raise C3Error(f"problem: needs {problem.ranks} ranks, and {node.name} has {node.ranks}")
+    node.check_ranks(problem.ranks, "problem")
     if problem.even:
         return Case(problem, node, transport, problem.busiest)
     return max(

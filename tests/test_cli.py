@@ -313,7 +313,7 @@ def test_a_files_error_is_not_said_of_the_output():
     for words in (["run", "--out", f"{'x' * 5000}.csv"], ["advise", "--config", "x" * 5000, "--tokens", "8"]):
         result = invoke(*words)
         assert result.exit_code == 2
-        assert re.fullmatch(r"c3: x{5000}(\.csv)?: cannot be (used|read|written): File name too long\n", result.stderr)
+        assert re.fullmatch(r"c3: x+(\.\.\.|\.csv): cannot be (used|read|written): File name too long\n", result.stderr)
 
 
 def test_output_onto_a_full_device():

@@ -129,7 +129,7 @@ def test_an_empty_collective_has_no_slowdown():
         ({"strategies": []}, "at least one scenario and one strategy"),
         ({"suite": SUITE[:1] * 2}, "scenario 'synthetic-8192-ag' is given 2 times"),
         ({"strategies": ["c3_sp", "c3_sp"]}, "strategy 'c3_sp' is given 2 times"),
-        ({"node": "h200_2", "suite": SUITE}, "wants 8 ranks, h200_2 has 2"),
+        ({"node": "h200_2", "suite": SUITE}, "8 ranks, but node h200_2 has 2"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(wrong, message):

@@ -329,7 +329,7 @@ def test_memory_that_does_not_suffice_is_marked_and_refused_with_what_is_missing
 
 
 def test_what_cannot_be_scheduled_is_one_sentence():
-    with pytest.raises(C3Error, match="needs 8 ranks, and h200_2 has 2"):
+    with pytest.raises(C3Error, match="8 ranks, but node h200_2 has 2"):
         rows_of(EVEN, load_node("h200_2"))
     with pytest.raises(C3Error, match="no problem"):
         schedule_rows(MESH, [])

@@ -270,7 +270,7 @@ def test_without_bytes_there_is_nothing_to_overlap():
         ({"among": ("serail",)}, "did you mean 'serial'"),
         ({"among": ()}, "among: expected the names of one or more schedules"),
         ({"among": "serial"}, "among: expected"),
-        ({"node": NODES["h200_2"]}, "needs 8 ranks, and h200_2 has 2"),
+        ({"node": NODES["h200_2"]}, "8 ranks, but node h200_2 has 2"),
     ],
 )
 def test_what_cannot_be_chosen_is_said(more, says):

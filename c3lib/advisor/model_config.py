@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from c3lib.errors import C3Error
-from c3lib.files import read_text
+from c3lib.files import ordinary, read_text
 from c3lib.workload import whole
 
 LARGEST_FILE = 2**20
@@ -165,13 +166,9 @@ def read_model(path: Path | str) -> Model:
     from c3lib.advisor.families import FAMILIES
 
     path = Path(path)
-    try:
+    with suppress(OSError):  # what is wrong with it is said below
         path = path / "config.json" if path.is_dir() else path
-        ordinary = path.is_file() or not path.exists()
-    except OSError as error:  # a name that is too long, a folder that may not be entered
-        raise C3Error(f"{path}: cannot be read: {error.strerror}") from None
-    if not ordinary:
-        raise C3Error(f"{path}: must be an ordinary file")
+    ordinary(path, LARGEST_FILE)
     keys = _parse(path, read_text(path, LARGEST_FILE))
     name = keys.get("model_type")
     if not isinstance(name, str):
