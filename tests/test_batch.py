@@ -321,33 +321,79 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(handle))
 
 
+@pytest.fixture
+def stand_in(monkeypatch):
+    """From when it is called on, no process is started for a run: it publishes, and depends on its notebook and a file.
+
+    What is kept and why is decided before and after that; how a notebook runs, the other tests and test_book.py prove.
+    """
+
+    def begin(*more: Path) -> None:
+        monkeypatch.setattr(run.subprocess, "Popen", lambda *_, **__: None)
+        monkeypatch.setattr(run, "_asked", lambda _, job: answered(job, more))
+
+    return begin
+
+
+def answered(job: dict, more: tuple[Path, ...]) -> dict:
+    folder, notebook = Path(job["folder"]), Path(job["notebook"])
+    for path in (published := folder / "files" / "a.txt", folder / "executed" / notebook.name):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(job["parameters"]))
+    dependencies = [str(path) for path in (notebook, *more)]
+    return {"published": [str(published)], "dependencies": dependencies, "time_s": 0.0}
+
+
 @pytest.mark.notebooks
-def test_one_failed_run_loses_no_other_and_the_rest_is_kept_next_time(folder, write_notebook):
-    path = write(folder, "notebook: nb/01_x.ipynb\ngrid: {node: [a, bad, b]}\n")
+def test_one_failed_run_loses_no_other_and_the_rest_is_kept_next_time(folder, stand_in):
+    path = write(folder, "notebook: nb/01_x.ipynb\ngrid: {node: [bad, b]}\n")
     out = folder / "out"
-    result = CliRunner().invoke(app, ["batch", str(path), "--out", str(out), "--jobs", "2"])
+    result = CliRunner().invoke(app, ["batch", str(path), "--out", str(out), "--jobs", "1"])
     assert result.exit_code == 1
-    assert result.stdout.startswith("3 runs: 2 done, 1 failed; ")
-    assert [row["status"] for row in rows(out)] == ["done", "failed", "done"]
-    error = rows(out)[1]["error"]
+    assert result.stdout.startswith("2 runs: 1 done, 1 failed; ")
+    assert [row["status"] for row in rows(out)] == ["failed", "done"]
+    error = rows(out)[0]["error"]
     assert "01_x.ipynb: cell 3 (`if node == 'bad':`) failed: ValueError: no such node:" in error
     assert "\n" not in error
-    assert [json.loads(row["parameters"]) for row in rows(out)] == [{"node": "a"}, {"node": "bad"}, {"node": "b"}]
-    texts = {path.parent.parent.name.split("-")[1]: path.read_text() for path in out.glob("*/files/a.txt")}
-    assert texts == {"a": "'a' 9", "b": "'b' 9"}
+    assert [json.loads(row["parameters"]) for row in rows(out)] == [{"node": "bad"}, {"node": "b"}]
+    assert {path.parent.parent.name.split("-")[1]: path.read_text() for path in out.glob("*/files/a.txt")} == {
+        "b": "'b' 9"
+    }
     assert len(list(out.glob("*bad*/executed/*.failed.ipynb"))) == 1
-
-    assert [done.status for done in batch(path, out)] == ["kept", "failed", "kept"]
-    write(folder, "notebook: nb/01_x.ipynb\ngrid: {node: [a, b]}\nparameters: {repeats: 9}\n")
-    assert [done.status for done in batch(path, out)] == ["done", "done"]  # other runs: they set repeats
-    write(folder, "notebook: nb/01_x.ipynb\ngrid: {node: [a, b]}\n")
-    next(iter(out.glob("01_x.node-a-*/files/a.txt"))).unlink()
+    stand_in()
     assert [done.status for done in batch(path, out)] == ["done", "kept"]
+
+
+def test_a_run_is_kept_until_something_that_it_rests_on_changes(folder, write_notebook, stand_in):
+    path, out, data = write(folder, "notebook: nb/01_x.ipynb\ngrid: {node: [a, b]}\n"), folder / "out", folder / "data"
+    data.write_text("1")
+    stand_in(data)
+
+    def statuses(**more) -> list[str]:
+        # As if some time had passed: what changes while it runs is not kept.
+        for file in (data, folder / "nb" / "01_x.ipynb"):
+            os.utime(file, (before := time.time() - 1, before))
+        return [done.status for done in batch(path, out, **more)]
+
+    assert statuses() == ["done", "done"]
+    assert statuses() == ["kept", "kept"]
+    write(folder, "notebook: nb/01_x.ipynb\ngrid: {node: [a, b]}\nparameters: {repeats: 9}\n")
+    assert statuses() == ["done", "done"]  # other runs: they set repeats
+    write(folder, "notebook: nb/01_x.ipynb\ngrid: {node: [a, b]}\n")
+    assert statuses() == ["kept", "kept"]
+    next(iter(out.glob("01_x.node-a-*/files/a.txt"))).unlink()
+    assert statuses() == ["done", "kept"]
+    next(iter(out.glob("01_x.node-b-*/executed/01_x.ipynb"))).unlink()
+    assert statuses() == ["kept", "done"]
     write_notebook(folder / "nb" / "01_x.ipynb", FAIL, SAVE, "1 + 1")
-    assert [done.status for done in batch(path, out)] == ["done", "done"]
+    assert statuses() == ["done", "done"]
+    data.write_text("2")
+    assert statuses() == ["done", "done"]
     next(iter(out.glob("01_x.node-b-*/run.json"))).write_text("{}")
-    assert [done.status for done in batch(path, out)] == ["kept", "done"]
-    assert [done.status for done in batch(path, out, fresh=True)] == ["done", "done"]
+    assert statuses() == ["kept", "done"]
+    assert statuses(fresh=True) == ["done", "done"]
+    data.unlink()
+    assert [done.status for done in batch(path, out)] == ["done", "done"]
 
 
 @pytest.mark.notebooks
@@ -355,9 +401,9 @@ def test_a_run_whose_process_is_killed_is_one_failed_run(folder, write_notebook)
     killer = "import os, signal\nif node == 'kernel':\n    os.kill(os.getpid(), signal.SIGKILL)"
     killer += "\nif node == 'all':\n    os.kill(os.getppid(), signal.SIGKILL)"
     write_notebook(folder / "nb" / "02_y.ipynb", killer, SAVE)
-    path = write(folder, "notebook: nb/02_y.ipynb\ngrid: {node: [kernel, all, fine]}\n")
-    outcomes = batch(path, folder / "out", jobs=3)
-    assert [done.status for done in outcomes] == ["failed", "failed", "done"]
+    path = write(folder, "notebook: nb/02_y.ipynb\ngrid: {node: [kernel, all]}\n")
+    outcomes = batch(path, folder / "out", jobs=2)
+    assert [done.status for done in outcomes] == ["failed", "failed"]
     assert "the kernel died before the end" in outcomes[0].error
     assert "its process was killed (signal 9; out of memory?)" in outcomes[1].error
 
@@ -376,14 +422,16 @@ def kernels(marker: str) -> list[str]:
 
 @pytest.mark.notebooks
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
-def test_stopped_in_the_middle_it_leaves_no_process_and_goes_on_next_time(folder, write_notebook, sign):
+def test_stopped_in_the_middle_it_leaves_no_process_and_goes_on_next_time(folder, write_notebook, stand_in, sign):
     write_notebook(
         folder / "nb" / "03_z.ipynb",
-        f"import time\nfrom pathlib import Path\nif node == 'slow' and not Path({str(folder / 'go')!r}).exists():\n"
+        f"import time\nfrom pathlib import Path\nif node == 'slow':\n"
         f"    Path({str(folder / 'slow')!r}).touch()\n    time.sleep(600)",
         SAVE,
     )
-    path = write(folder, "notebook: nb/03_z.ipynb\ngrid: {node: [quick, slow, later]}\n")
+    # What is done before is kept is shown of Ctrl-C.
+    nodes = ["quick", "slow", "later"] if sign == signal.SIGINT else ["slow", "later"]
+    path = write(folder, f"notebook: nb/03_z.ipynb\ngrid: {{node: [{', '.join(nodes)}]}}\n")
     process = subprocess.Popen(
         [sys.executable, "-m", "c3lib", "batch", str(path), "--out", str(folder / "out"), "--jobs", "1"],
         cwd=ROOT,
@@ -407,9 +455,11 @@ def test_stopped_in_the_middle_it_leaves_no_process_and_goes_on_next_time(folder
         assert stderr == "c3: interrupted\n"
         assert stdout.startswith("3 runs: 1 done, 2 not run; ")
         assert [path.name[:15] for path in (folder / "out").iterdir() if path.is_dir()] == ["03_z.node-quick"]
-    assert [row["status"] for row in rows(folder / "out")] == ["done", "not run", "not run"]
-    (folder / "go").touch()
-    assert [done.status for done in batch(path, folder / "out")] == ["kept", "done", "done"]
+    before = ["done"] * (len(nodes) - 2)
+    assert [row["status"] for row in rows(folder / "out")] == [*before, "not run", "not run"]
+    stand_in()
+    kept = ["kept"] * len(before)
+    assert [done.status for done in batch(path, folder / "out")] == [*kept, "done", "done"]
 
 
 def test_nothing_runs_where_a_parameter_is_wrong(folder):
