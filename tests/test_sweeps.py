@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -234,7 +235,7 @@ def test_what_is_there_is_kept_and_what_is_missing_added(tmp_path, whole, monkey
 @pytest.mark.parametrize("how", ["cut short", "of another sweep", "empty", "another part"])
 def test_a_part_that_is_not_whole_is_computed_again(tmp_path, whole, how):
     folder = tmp_path / "a"
-    sweep(many_parts(), folder, workers=1)
+    shutil.copytree(whole, folder)
     path = part_path(folder, 1)
     if how == "cut short":
         path.write_bytes(path.read_bytes()[:-100])
@@ -266,7 +267,7 @@ def test_any_byte_that_changed_is_noticed(whole, data):
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_a_forged_part_is_read_or_told_in_a_sentence(whole, data):
     """Whoever makes a part that proves itself, and is no Parquet or not ours, gets no more than a sentence."""
     path, about = part_path(whole, 3), json.loads((whole / MANIFEST).read_text())
@@ -392,11 +393,11 @@ def long(tmp_path_factory) -> tuple[Path, Path]:
         "m = { from = 16, to = 16384, steps = 1024, multiple = 16 }\n"
         'size = { from = "1MiB", to = "768MiB", steps = 768 }\n'
     )
-    assert sweep(grid, folder / "sweep", workers=2).parts == 8
+    assert sweep(grid, folder / "sweep", workers=1).parts == 8
     return grid, folder / "sweep"
 
 
-@pytest.mark.parametrize("after", [0, 1, 4], ids="killed with {} parts".format)
+@pytest.mark.parametrize("after", [0, 3], ids="killed with {} parts".format)
 def test_killed_at_any_moment_it_ends_with_the_same_table(tmp_path, long, after):
     grid, finished = long
     process = subprocess.Popen(command(grid, tmp_path / "a", "--quiet"), cwd=ROOT, start_new_session=True)
@@ -412,8 +413,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_table(tmp_path, long, after)
     workers_end(process.pid)
     (tmp_path / "a" / ".part-000006-0123456789abcdef.parquet.x1y2_z34").write_bytes(b"left half-written")
     assert len(parts(tmp_path / "a")) < 8
-    done = subprocess.run(command(grid, tmp_path / "a", "--json"), cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["kept"] >= after
+    assert sweep(grid, tmp_path / "a", workers=1).kept >= after
     assert parts(tmp_path / "a") == parts(finished)
     assert list(tmp_path.glob("a/.part*")) == []
 
@@ -444,7 +444,7 @@ def test_ctrl_c_ends_at_once_and_keeps_what_is_finished(tmp_path, long):
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 130
     assert stderr == b"c3: interrupted\n"
-    sweep(grid, tmp_path / "a")
+    sweep(grid, tmp_path / "a", workers=1)
     assert parts(tmp_path / "a") == parts(finished)
 
 
@@ -462,7 +462,7 @@ def test_a_worker_that_dies_is_told_in_a_sentence(tmp_path, long):
     assert process.returncode == 2
     assert stderr.startswith("c3: a worker process died (out of memory?); what is finished is kept")
     assert stderr.count("\n") == 1
-    sweep(grid, tmp_path / "a")
+    sweep(grid, tmp_path / "a", workers=1)
     assert parts(tmp_path / "a") == parts(finished)
 
 
