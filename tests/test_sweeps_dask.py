@@ -85,7 +85,7 @@ def two(tmp_path_factory):
 @pytest.fixture(scope="module")
 def local(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("local") / "sweep"
-    assert sweep(GRID, folder, workers=2).parts == 11
+    assert sweep(GRID, folder, workers=1).parts == 11
     return folder
 
 
@@ -124,7 +124,7 @@ def test_what_was_begun_here_is_finished_on_the_cluster(tmp_path, two, local, mo
 
     after(monkeypatch, 4, stop)
     with pytest.raises(KeyboardInterrupt):
-        sweep(GRID, tmp_path / "a", workers=2)
+        sweep(GRID, tmp_path / "a", workers=1)
     monkeypatch.undo()
     done = sweep(GRID, tmp_path / "a", dask=two.address)
     assert done.kept == 3
@@ -142,7 +142,7 @@ def test_a_cluster_that_dies_in_mid_run_is_a_sentence_and_nothing_is_lost(tmp_pa
     assert str(caught.value).startswith(f"--dask {cluster.address}: ")
     assert str(caught.value).endswith("what is finished is kept, so run it again")
     monkeypatch.undo()
-    assert sweep(GRID, tmp_path / "a", workers=2).kept >= 2
+    assert sweep(GRID, tmp_path / "a", workers=1).kept >= 2
     assert parts(tmp_path / "a") == parts(local)
 
 
