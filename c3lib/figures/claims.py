@@ -59,7 +59,8 @@ def agreement(rows: pd.DataFrame) -> Figure:
             }
             axis.plot([], [], color=colour, label=label[verdict], **style.MODELLED)
     figure.legend(loc="outside upper left", ncols=3, handletextpad=0.1)
-    style.stamp(figure, evidence, style.node_of(rows), f"{len(table)} of {len(rows)} claims", reported=True)
+    papers = f"{style.CONCCL} and {style.FICCO}"
+    style.stamp(figure, evidence, style.node_of(rows), f"{len(table)} of {len(rows)} claims", "", True, papers)
     return figure
 
 
