@@ -19,6 +19,7 @@ from c3lib.explain import NOTHING
 from c3lib.files import ROOT
 from c3lib.hardware import load_node, node_names
 from c3lib.heuristics import cu_split
+from c3lib.judge import measured_suite
 from c3lib.measured import read_measured
 from c3lib.model.contention import predict
 from c3lib.model.kernels import batch
@@ -225,6 +226,31 @@ def test_intervals_cover_nine_tenths_of_what_would_have_been_advised_against(nam
     fixed = rows[against & (rows["table"] == "suite") & rows["strategy"].isin(FIXED)]
     assert (fixed["measured"] > 1 + NOTHING).mean() == 5 / 8
     assert 1.005 < fixed["measured"].median() < 1.035
+
+
+@pytest.mark.parametrize(("name", "serial", "outside"), [("h200_1", 24, 4), ("h200_2", 26, 0)])
+def test_serial_advice_on_the_suite_against_what_was_measured(name, serial, outside):
+    """As docs/advising.md has it, one strategy allowed at a time; what lies outside was run with another split."""
+    rows = margins.points(name)
+    rows = rows[rows["table"] == "suite"].set_index(["strategy", "scenario"])
+    table, ranks = read_measured(name, measured_suite(name))[0], load_node(name).ranks
+    pairs = [
+        Scenario(row.scenario, Gemm.parse(row.gemm, row.dtype), Collective(row.collective, row.total_bytes, ranks))
+        for row in table.drop_duplicates("scenario").itertuples()
+    ]
+    found = []
+    for how in STRATEGIES:
+        for pair, advice in zip(pairs, advise_all(pairs, name, [how]), strict=True):
+            if advice.overlap:
+                continue
+            point = rows.loc[(how, pair.name)]
+            low, high = advice.unadvised_speedup_low, advice.unadvised_speedup_high
+            found.append(low <= point["measured"] <= high)
+            if not found[-1]:
+                assert STRATEGIES[how].oracle
+                assert point["modelled"] > 1.3 > high
+                assert margins.within(rows.loc[[(how, pair.name)]].reset_index(), margins.margin(load_node(name))).all()
+    assert (len(found), found.count(False)) == (serial, outside)
 
 
 @pytest.mark.parametrize("name", MEASURED)
