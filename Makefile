@@ -1,5 +1,8 @@
 # Type `make` for a list of what there is to make. Needs GNU make 4.3 or newer and Python 3.11 or newer, nothing else.
 
+# Older makes run each line of a recipe on its own, which goes wrong half-way.
+$(if $(filter oneshell,$(.FEATURES)),,$(error needs GNU make 4.3 or newer, this is $(MAKE_VERSION)))
+
 SHELL := /bin/sh
 .SHELLFLAGS := -ec
 .ONESHELL:

@@ -46,7 +46,8 @@ def ficco(
         str, typer.Option("--tasks", metavar="SCHEDULE", help="List what one rank does under this schedule.")
     ] = "",
     prove: Annotated[
-        bool, typer.Option("--prove", help="Prove every schedule right, without running and by torch on the CPU.")
+        bool,
+        typer.Option("--prove", help="Prove every schedule right, on paper and by torch on the CPU (needs torch)."),
     ] = False,
     json: Json = False,
 ) -> None:

@@ -21,6 +21,11 @@ def unknown(what: str, name: object, known: Iterable[str]) -> C3Error:
     )
 
 
+def lacking(what: str, packages: str, extra: str) -> C3Error:
+    """A :class:`C3Error` for packages that are not installed, and how to get them; ``extra`` as in pyproject.toml."""
+    return C3Error(f"{what} needs {packages}: `make test` sets it up, or `pip install -e '.[{extra}]'` where it lies")
+
+
 @contextmanager
 def located(where: str) -> Iterator[None]:
     """What is wrong in here is said with ``where`` before it."""

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from c3lib.errors import C3Error
+from c3lib.errors import C3Error, lacking
 from c3lib.files import ROOT, read_text
 from c3lib.notebook import quick_notebook_imports, read_notebook, shown
 
@@ -146,8 +146,8 @@ def _static(output: Any) -> None:
 def _sphinx(pages: Path, out: Path) -> None:
     try:
         from sphinx.cmd.build import build_main
-    except ImportError as error:
-        raise C3Error(f"the site needs Sphinx and myst-parser ({error}); pip install 'c3lib[docs]'") from None
+    except ImportError:
+        raise lacking("the site", "Sphinx and myst-parser", "docs") from None
     status = build_main(["-q", "-W", "--keep-going", "-E", "-b", "html", "-c", str(DOCS), str(pages), str(out)])
     if status:
         raise C3Error("the site was not made; Sphinx's warnings are above, each with its page")

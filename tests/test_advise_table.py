@@ -368,7 +368,7 @@ def test_a_table_may_be_replaced_by_its_own_advice(tmp_path):
 
 def test_without_pyarrow_one_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(C3Error, match=re.escape("needs pyarrow: pip install 'c3lib[sweep]', or use CSV")):
+    with pytest.raises(C3Error, match=re.escape("Parquet (CSV does not) needs pyarrow: `make test` sets it up")):
         advise_table(write(tmp_path, HEAD, ROW), tmp_path / "out.parquet")
     assert advise_table(write(tmp_path, HEAD, ROW), tmp_path / "out.csv") == 1
 

@@ -499,7 +499,7 @@ def test_the_file_of_the_page_is_what_it_says(tmp_path):
 def test_without_its_packages_it_says_what_to_install(folder, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(params, "find_spec", lambda name: None if name == package else True)
-    assert "pip install 'c3lib[notebooks]'" in said_by(folder)
+    assert "pip install -e '.[notebooks]'" in said_by(folder)
 
 
 def said_by(folder: Path) -> str:

@@ -92,7 +92,7 @@ def test_every_schedule_is_proven_in_a_sentence():
 
 def test_without_torch_nothing_is_proven_and_one_sentence_says_so(monkeypatch):
     monkeypatch.setattr("c3lib.ficco.prove.find_spec", lambda name: None)
-    refused(ficco("--gemm", "24x8x8", "--ranks", "2", "--prove"), "torch is needed", "pip install")
+    refused(ficco("--gemm", "24x8x8", "--ranks", "2", "--prove"), "a proof by running needs torch", "pip install")
 
 
 def test_schedules_beyond_the_memory_have_no_time_but_the_bytes_that_are_missing_and_are_not_chosen():

@@ -284,7 +284,7 @@ def test_what_is_lacking_is_one_sentence(small, monkeypatch, capsys):
     ).replace("build/", f"{small}/build/")
     (small / "build" / "01_a.done").touch()
     monkeypatch.setitem(sys.modules, "sphinx.cmd.build", None)
-    with pytest.raises(C3Error, match=r"needs Sphinx and myst-parser.*c3lib\[docs\]"):
+    with pytest.raises(C3Error, match=r"needs Sphinx and myst-parser: .*\[docs\]"):
         site.write_site(small / "build", small / "out")
     assert not (small / "out").exists()
 

@@ -644,11 +644,11 @@ def test_arguments_are_checked(tmp_path):
 
 def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(C3Error, match=r"needs pyarrow: pip install 'c3lib\[sweep\]'"):
+    with pytest.raises(C3Error, match=r"needs pyarrow: .*\[sweep\]"):
         sweep({"axes": ONE}, tmp_path / "a")
     assert not (tmp_path / "a").exists()
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(C3Error, match=r"--dask needs dask\.distributed: pip install 'c3lib\[sweep\]'"):
+    with pytest.raises(C3Error, match=r"--dask needs dask\.distributed: .*\[sweep\]"):
         sweep({"axes": ONE}, tmp_path / "a", dask="tcp://127.0.0.1:1")
     assert not (tmp_path / "a").exists()

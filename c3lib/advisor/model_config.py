@@ -171,6 +171,8 @@ def read_model(path: Path | str) -> Model:
     ordinary(path, LARGEST_FILE)
     keys = _parse(path, read_text(path, LARGEST_FILE))
     name = keys.get("model_type")
+    if name is None:
+        raise C3Error(f"{path}: is not a model's config.json: it has no key 'model_type'")
     if not isinstance(name, str):
         raise C3Error(f"{path}: key 'model_type' must be one of {', '.join(FAMILIES)}, not {_short(name)!r}")
     if name not in FAMILIES:

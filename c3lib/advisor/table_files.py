@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from c3lib.errors import C3Error, shorten
+from c3lib.errors import C3Error, lacking, shorten
 from c3lib.files import ordinary
 
 LARGEST_FILE = 2**27
@@ -96,7 +96,7 @@ def _arrow(path: Path) -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise C3Error(f"{path}: Parquet needs pyarrow: pip install 'c3lib[sweep]', or use CSV") from None
+        raise lacking(f"{path}: Parquet (CSV does not)", "pyarrow", "sweep") from None
     return pyarrow, pyarrow.parquet
 
 

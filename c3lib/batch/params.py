@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from c3lib.errors import C3Error, large, located, shorten, unknown
+from c3lib.errors import C3Error, lacking, large, located, shorten, unknown
 from c3lib.files import read_text
 from c3lib.notebook import Value, convert, parameter_defaults, read_notebook
 
@@ -80,7 +80,7 @@ def _load(path: Path) -> Any:
     except ModuleNotFoundError:
         yaml = None
     if yaml is None or find_spec("papermill") is None:  # which each run needs; its import takes a second
-        raise C3Error("c3 batch needs pyyaml and papermill: pip install 'c3lib[notebooks]'")
+        raise lacking("c3 batch", "pyyaml and papermill", "notebooks")
 
     class Loader(yaml.SafeLoader):
         """Without aliases, which let few bytes stand for more than any memory holds, and without a key twice."""

@@ -7,7 +7,7 @@ try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
     raise ImportError(
-        "c3lib.collectives needs torch: pip install 'c3lib[gpu]', or make test, which sets it up"
+        "c3lib.collectives needs torch: make test sets it up, or pip install -e '.[gpu]' where it lies"
     ) from error
 
 from c3lib.collectives.board import set_timeout

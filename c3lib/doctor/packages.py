@@ -47,7 +47,7 @@ def wrong(vendor: str) -> list[str]:
     found, said = versions(vendor), []
     if missing := [name for name, there in found.items() if there is None]:
         said.append(
-            f"packages are missing: {', '.join(missing)}; `make test` sets them up, or pip install 'c3lib[gpu]'"
+            f"packages are missing: {', '.join(missing)}; `make test` sets them up, or `pip install -e '.[gpu]'` here"
         )
     if (torch := found.get("torch")) and torch_vendor() != vendor:
         said.append(f"torch {torch} is not built for {vendor.upper()} GPUs")

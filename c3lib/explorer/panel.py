@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from c3lib.errors import C3Error, unknown
+from c3lib.errors import C3Error, lacking, unknown
 from c3lib.explorer import drawing
 from c3lib.explorer.question import FREE, LAYERS, Question, answer, layer_gemm
 from c3lib.hardware import COLLECTIVES, node_names
@@ -29,7 +29,7 @@ class Explorer:
         try:
             import ipywidgets as widgets
         except ImportError:
-            raise C3Error("explorer: needs ipywidgets; install c3lib[notebooks]") from None
+            raise lacking("the explorer", "ipywidgets", "notebooks") from None
         nodes = node_names()
         if beside not in ("", NONE, *nodes):
             raise unknown("node", beside, nodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from c3lib.errors import C3Error
+from c3lib.errors import lacking
 from c3lib.ficco.check import check_ranks
 from c3lib.ficco.execute import Data, run, verify
 from c3lib.ficco.problem import Problem
@@ -24,9 +24,9 @@ def prove(problem: Problem, schedule: str, seed: int = 0) -> str:
     Raises:
         C3Error: an unknown schedule, no torch to run with, or what is wrong, with task and block or element.
     """
-    said = check_ranks([build(schedule, problem, rank) for rank in range(problem.ranks)])
     if find_spec("torch") is None:
-        raise C3Error(f"{said}; to run them as well torch is needed: pip install 'c3lib[gpu]'")
+        raise lacking("a proof by running", "torch", "gpu")
+    said = check_ranks([build(schedule, problem, rank) for rank in range(problem.ranks)])
     small = smaller(problem)
     programs = [build(schedule, small, rank) for rank in range(small.ranks)]
     data = Data(small, seed=seed)

@@ -17,7 +17,7 @@ from concurrent import futures
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from c3lib.errors import C3Error
+from c3lib.errors import C3Error, lacking
 from c3lib.sweeps.grid import Block
 from c3lib.sweeps.rows import part
 
@@ -98,7 +98,7 @@ def cluster(address: str) -> Iterator[Any]:
     try:
         import distributed
     except ModuleNotFoundError:
-        raise C3Error("--dask needs dask.distributed: pip install 'c3lib[sweep]'") from None
+        raise lacking("--dask", "dask.distributed", "sweep") from None
     log = logging.getLogger("distributed")
     level = log.level
     log.setLevel(logging.CRITICAL)  # what goes wrong is one sentence of ours

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from c3lib import metrics
-from c3lib.errors import C3Error
+from c3lib.errors import C3Error, lacking
 from c3lib.files import DATA
 from c3lib.hardware import COLLECTIVES, Node, load_node
 from c3lib.model import kernels
@@ -84,7 +84,7 @@ def arrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise C3Error("sweeps are written as Parquet, which needs pyarrow: pip install 'c3lib[sweep]'") from None
+        raise lacking("a sweep, which is written as Parquet,", "pyarrow", "sweep") from None
     return pyarrow
 
 
