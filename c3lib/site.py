@@ -136,7 +136,7 @@ def _notebook(path: Path, folder: Path) -> None:
 def _static(output: Any) -> None:
     """Leave of an output what a page can show: no sliders, and tables without a style of their own."""
     data = output.get("data", {})
-    if "application/vnd.jupyter.widget-view+json" in data:
+    if data.pop("application/vnd.jupyter.widget-view+json", None) is not None and "text/html" not in data:
         data.clear()
         data["text/markdown"] = "*Sliders and what follows them: open this notebook with `make lab`.*"
     if "text/html" in data:  # an empty line inside would end the HTML for a reader of Markdown

@@ -213,7 +213,7 @@ def _reason(name: str, fastest: str, lost: Sequence[str]) -> str:
     """Why a strategy, or serial, of pairs that send bytes; ``lost``: what the fastest loses time to."""
     if name == SERIAL:
         why = f"it loses to {lost[0]}" if lost else "the shorter of the two is too short to matter"
-        return f"Even the fastest way to overlap, {fastest}, gains nothing: {why}."
+        return f"Even the fastest way to overlap, {fastest}, gains nothing by the model: {why}."
     rest = f"what is lost goes to {' and '.join(lost[:2])}" if lost else "next to nothing is lost"
     return f"{_HOW[name][0].upper()}{_HOW[name][1:]}; {rest}."
 

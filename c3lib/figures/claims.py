@@ -89,7 +89,7 @@ def finding(rows: pd.DataFrame) -> style.Finding:
         f"**Of {found['claims']} claims, {found['predicted']} are predicted without having been used: "
         f"{found['reproduced']} reproduced, {found['missed']} missed.** {found['calibrated']} are calibrated and "
         f"{found['input']} are inputs: these are no evidence. Reproduced ones that restate "
-        f"another: {found['restated']}; not covered: {found['not_covered']}."
+        f"another: {found['restated']}; not covered: {int((rows['verdict'] == 'not covered').sum())}."
     )
     misses = rows[rows["verdict"] == "missed"]
     lines = [
