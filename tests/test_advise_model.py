@@ -316,7 +316,7 @@ def test_impossible_degrees_of_models_with_experts(tmp_path):
     ({"tie_word_embeddings": "no"}, "key 'tie_word_embeddings' must be true or false"),
     ({"model_type": "gpt2"}, "key 'model_type': 'gpt2' is not known; known: llama"),
     ({"model_type": 7}, "key 'model_type' must be one of llama"),
-    ({"model_type": ...}, "key 'model_type' must be one of llama"),
+    ({"model_type": ...}, "is not a model's config.json: it has no key 'model_type'"),
     ({"model_type": "gemma3", "text_config": {}}, "give the file's part text_config"),
     ({"model_type": "mixtral"}, "key 'num_local_experts' is missing"),
     ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3},
