@@ -14,7 +14,7 @@ from c3lib.metrics import fraction_of_ideal, ideal_speedup, median_interval
 from c3lib.model.order import loss_free
 from c3lib.model.pipeline import simulate
 from c3lib.results import publishable
-from c3lib.schedule_score import TRANSPORT_OF, problem_of, require_comparable
+from c3lib.schedule_table import TRANSPORT_OF, problem_of, require_comparable
 
 BASELINE = "serial"
 
@@ -29,7 +29,7 @@ def reduced(rows: pd.DataFrame) -> pd.DataFrame:
     ``model_speedup``: from the node's constants alone.
 
     Raises:
-        C3Error: no rows, some whose result was not checked, as :func:`c3lib.schedule_score.require_comparable`, or a
+        C3Error: no rows, some whose result was not checked, as :func:`c3lib.schedule_table.require_comparable`, or a
             problem whose GEMM or exchange was not measured alone under ``serial``.
     """
     publishable(rows.assign(scenario=rows["problem"], strategy=rows["schedule"]))

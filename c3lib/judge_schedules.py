@@ -25,7 +25,7 @@ from c3lib.judge import PREDICTORS, WAYS
 from c3lib.measured import FOLDER, TRANSPORTS, read_measured, table_path
 from c3lib.model.pieces import lanes
 from c3lib.model.pipeline import Lanes, simulate
-from c3lib.schedule_score import TRANSPORT_OF, problem_of, require_comparable
+from c3lib.schedule_table import TRANSPORT_OF, problem_of, require_comparable
 
 TABLE = "ficco"
 TARGET = 0.10
@@ -43,7 +43,7 @@ def cases(node: str, folder: Path = FOLDER) -> pd.DataFrame:
 
     Raises:
         C3Error: nothing measured, a row that failed its check, a lane that was not measured alone, or as
-            :func:`c3lib.schedule_score.require_comparable`.
+            :func:`c3lib.schedule_table.require_comparable`.
     """
     rows, _ = read_measured(node, TABLE, folder)
     path = table_path(node, TABLE, folder)

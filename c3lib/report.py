@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -174,18 +175,23 @@ def _commit() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m c3lib.report", description="One HTML page of the notebooks.")
+    return run("report", "One HTML page of the notebooks.", ROOT / "build" / "report.html", write_report, argv)
+
+
+def run(name: str, about: str, out: Path, write: Callable[[Path, Path], Path], argv: list[str] | None) -> int:
+    """The command line of whatever writes pages from executed notebooks; returns the exit status."""
+    parser = argparse.ArgumentParser(prog=f"python -m c3lib.{name}", description=about)
     parser.add_argument(
         "--build", type=Path, default=ROOT / "build" / "default", help="folder of the executed notebooks"
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "report.html", help="the page")
+    parser.add_argument("--out", type=Path, default=out, help=f"where to write (default: {shown(out)})")
     args = parser.parse_args(argv)
     try:
-        page = write_report(args.build.resolve(), args.out.resolve())
+        page = write(args.build.resolve(), args.out.resolve())
     except C3Error as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    sys.stdout.write(f"report: {shown(page)}\n")
+    sys.stdout.write(f"{out.stem}: {shown(page)}\n")
     return 0
 
 

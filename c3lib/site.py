@@ -6,7 +6,6 @@ in no table of contents) ends it, and the site that was there before stays.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 from c3lib.errors import C3Error, lacking
 from c3lib.files import ROOT, read_text
 from c3lib.notebook import quick_notebook_imports, read_notebook, shown
+from c3lib.report import run
 
 DOCS = ROOT / "docs"
 
@@ -157,19 +157,7 @@ def _sphinx(pages: Path, out: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m c3lib.site", description="The documentation as a site.")
-    parser.add_argument(
-        "--build", type=Path, default=ROOT / "build" / "default", help="folder of the executed notebooks"
-    )
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs", help="folder of the site")
-    args = parser.parse_args(argv)
-    try:
-        page = write_site(args.build.resolve(), args.out.resolve())
-    except C3Error as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
-    sys.stdout.write(f"docs: {shown(page)}\n")
-    return 0
+    return run("site", "The documentation as a site.", ROOT / "build" / "docs", write_site, argv)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from c3lib.hardware import load_node
 from c3lib.measured import FOLDER, TRANSPORTS
 from c3lib.metrics import median_interval
 from c3lib.model.losses import loss_rows
-from c3lib.schedule_score import TRANSPORT_OF
+from c3lib.schedule_table import TRANSPORT_OF
 
 RANKS = 8
 """That the sixteen rows are of, whatever the machine."""

@@ -21,7 +21,7 @@ from c3lib.files import names_in
 from c3lib.finer_measured import best, reduced
 from c3lib.hardware import load_node
 from c3lib.measured import FOLDER, TRANSPORTS, read_measured
-from c3lib.schedule_score import TRANSPORT_OF
+from c3lib.schedule_table import TRANSPORT_OF
 from c3lib.workload import format_size
 
 LARGE = 8 * 2**20
