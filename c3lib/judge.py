@@ -61,16 +61,17 @@ _SCENARIO = ["gemm", "dtype", "bound", "collective", "ranks", "total_bytes"]
 def measured_suite(node: str, folder: Path = FOLDER) -> str:
     """The suite that was measured on a node. Raises :class:`C3Error` for an unknown node, and where it is not one."""
     load_node(node)
-    there = _suites(node, folder)
+    there = measured_suites(node, folder)
     if not there:
-        others = ", ".join(name for name in measured_nodes(folder) if _suites(name, folder)) or "no node"
+        others = ", ".join(name for name in measured_nodes(folder) if measured_suites(name, folder)) or "no node"
         raise C3Error(f"judge: no suite was measured on {node}, but on {others}; say --node")
     if len(there) > 1:
         raise C3Error(f"judge: several suites were measured on {node}; say --suite and one of {', '.join(there)}")
     return there[0]
 
 
-def _suites(node: str, folder: Path) -> list[str]:
+def measured_suites(node: str, folder: Path = FOLDER) -> list[str]:
+    """All suites that were measured on a node."""
     return [name for name in names_in(folder / node, ".csv") if name not in EXPERIMENTS]
 
 

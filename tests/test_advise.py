@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ from c3lib.files import ROOT
 from c3lib.hardware import load_node, node_names
 from c3lib.heuristics import cu_split
 from c3lib.judge import measured_suite
-from c3lib.measured import read_measured
+from c3lib.measured import FOLDER, read_measured
 from c3lib.model.contention import predict
 from c3lib.model.kernels import batch
+from c3lib.results import write_table
 from c3lib.strategy import STRATEGIES
 from c3lib.suites import random_suite
 from c3lib.workload import Collective, Gemm, Scenario
@@ -398,3 +400,16 @@ def test_errors_are_one_sentence(call, says):
     with pytest.raises(C3Error, match=says) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+def test_a_node_with_several_suites_is_measured_by_all_of_them(tmp_path):
+    """A second suite of a node adds its points; it does not make the node count as never measured."""
+    shutil.copytree(FOLDER / "h200_1", tmp_path / "h200_1")
+    rows, about = read_measured("h200_1", "conccl30_host")
+    about = {key: value for key, value in about.items() if key not in ("sha256", "rows")}
+    write_table(rows.assign(suite="other"), tmp_path / "h200_1" / "other.csv", **(about | {"suite": "other"}))
+    assert margins.suites(tmp_path) == ("h200_1",)
+    one, both = margins.points("h200_1"), margins.points("h200_1", tmp_path)
+    counted = both[both["table"] == "suite"].groupby(["scenario", "strategy"]).size()
+    assert set(counted) == {2}
+    assert set(both["scenario"]) == set(one["scenario"])

@@ -21,7 +21,7 @@ import pandas as pd
 from c3lib import metrics
 from c3lib.errors import C3Error
 from c3lib.hardware import Node, load_node, node_names
-from c3lib.judge import cases, isolated_rows, measured_suite, predict_rows
+from c3lib.judge import cases, isolated_rows, measured_suites, predict_rows
 from c3lib.measured import FOLDER, measured_nodes, read_measured
 from c3lib.model import kernels
 from c3lib.predicted import FOLDER as PREDICTED
@@ -143,25 +143,19 @@ def interval(rows: pd.DataFrame) -> tuple[float, float]:
 
 @functools.cache
 def suites(folder: Path = FOLDER) -> tuple[str, ...]:
-    """Nodes with exactly one measured suite."""
-    found = []
-    for name in measured_nodes(folder):
-        try:
-            measured_suite(name, folder)
-        except C3Error:
-            continue
-        found.append(name)
-    return tuple(found)
+    """Nodes on which a suite was measured."""
+    return tuple(name for name in measured_nodes(folder) if name in node_names() and measured_suites(name, folder))
 
 
 @functools.cache
 def points(name: str, folder: Path = FOLDER) -> pd.DataFrame:
-    """Every measured configuration of a node's suite and sweep.
+    """Every measured configuration of a node's suites and their sweeps.
 
     Columns: ``node, scenario, gemm, strategy, table``, ``longer_s`` (the longer kernel alone), ``measured`` and
     ``modelled`` (speedups over serial), and ``ratio``, the first over the second.
     """
-    node, rows = load_node(name), cases(name, measured_suite(name, folder), folder)
+    node = load_node(name)
+    rows = pd.concat([cases(name, suite, folder) for suite in measured_suites(name, folder)], ignore_index=True)
     pairs = [
         Scenario(row.scenario, Gemm.parse(row.gemm, row.dtype), Collective(row.collective, row.total_bytes, row.ranks))
         for row in rows.itertuples()
@@ -175,10 +169,13 @@ def points(name: str, folder: Path = FOLDER) -> pd.DataFrame:
 
 @functools.cache
 def points_before(name: str, folder: Path = FOLDER, predicted: Path = PREDICTED) -> pd.DataFrame:
-    """As :func:`points`, of the suite alone, with what the model said before the node was measured; else no rows."""
-    suite = measured_suite(name, folder)
-    if not (predicted / name / f"{suite}.csv").is_file():
-        return points(name, folder).head(0)
+    """As :func:`points`, of suites alone, with what the model said before the node was measured; else no rows."""
+    there = [suite for suite in measured_suites(name, folder) if (predicted / name / f"{suite}.csv").is_file()]
+    parts = [_before(name, suite, folder, predicted) for suite in there]
+    return pd.concat(parts, ignore_index=True) if parts else points(name, folder).head(0)
+
+
+def _before(name: str, suite: str, folder: Path, predicted: Path) -> pd.DataFrame:
     keys = ["node", "scenario", "gemm", "strategy"]
     modelled = read_predicted(name, suite, predicted)[0].set_index(keys)["speedup"].rename("modelled")
     times = ["gemm_alone_s", "collective_alone_s", "concurrent_s"]
